@@ -71,8 +71,8 @@ def embed_(
         slots: integers [B], rows of `registry.marking_keys(profile)`, or -1 for an unmarked row of logits. An
             agent's slot, `registry.slot(agent)`, is its row.
         registry: the registry, or a `KeyTable` of it.
-        counts: integers [B], only of family `gumbel` from version 2 on: how often the context of each row
-            stood before in its sequence, prompt included. None: 0 everywhere; then rows whose context did are
+        counts: integers [B], only of family `gumbel`: how often the context of each row stood before in its
+            sequence, prompt included. None: 0 everywhere; then rows whose context did are
             to have slot -1, because their noise is one that their text has met.
         profile: id of the profile, where the registry has several.
         temperature: scalar or [B]; κ is multiplied by it. 1 where `logits` are the final ones; where the
@@ -325,8 +325,7 @@ def positions(
     """Tell which positions are scored, and which of those repeat an earlier (context, token) pair.
 
     A repeated pair has the same score under every key as its first occurrence: it is no new evidence. In
-    version 1 of family "gumbel" every token after a context that stood before is a repeat, because it carries
-    no mark; from version 2 on nothing is: seeds hold how often the context stood before.
+    family "gumbel" nothing is a repeat, because seeds hold how often the context stood before.
 
     Args:
         token_ids: integer ids [T].
@@ -349,8 +348,7 @@ def pair_numbers(
 ) -> NDArray[np.int64]:
     """Number the (context, token) pairs of a text.
 
-    In version 1 of family "gumbel" the contexts are numbered instead: only the first token after a context
-    carries a mark. From version 2 on all positions differ.
+    In family "gumbel" all positions differ, because seeds hold how often the context stood before.
 
     Args:
         token_ids: integer ids [T].
@@ -400,7 +398,7 @@ def _check_counts(marking: Marking, counts: object) -> None:
     if counts is not None and not marking.counted:
         raise InputError(
             f"counts: got some under family {marking.family!r}, expected none: seeds hold them in family"
-            ' "gumbel" from version 2 on'
+            ' "gumbel"'
         )
 
 

@@ -29,7 +29,7 @@ from iet.audit.auditor import Auditor
 from iet.demo.conversation import load_model
 from iet.marks.registry import Registry
 
-FAMILIES = ("fourier", "gumbel-v2")
+FAMILIES = ("fourier", "gumbel")
 TEMPERATURES = (1.0, 0.7, 0.5)
 TOKENS, KEPT, AGENTS, LEVEL = 500, 250, 6, 0.01
 

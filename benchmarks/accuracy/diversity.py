@@ -193,7 +193,7 @@ def attribution_of(
     model: Any, temperature: float, free: FreeTokens, count: int = 16
 ) -> dict[str, list[float]]:
     """Return forced TokenAcc in texts of the shipped model, by the length of turns."""
-    cell = texts.Cell("shipped", temperature, AGENTS, "gumbel-v2")
+    cell = texts.Cell("shipped", temperature, AGENTS, "gumbel")
     seeds = [texts.text_seed(cell, "diversity", number) for number in range(count)]
     found = texts.generate(model, cell, seeds, turn_tokens=max(LENGTHS), turns=TURNS, free=free)
     accuracies: dict[str, list[float]] = {}

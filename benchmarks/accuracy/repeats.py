@@ -4,9 +4,8 @@
 
 A repeat gives every key the number that it gave before. Decoding: TokenAcc of `posterior` on the texts of the
 grid with turns of 200, in forced choice, where the repeats of a pair share some of the weight of one
-("share"), only the first counts ("drop"), or each counts fully ("count"). In family gumbel, whose contexts
-carry a mark only once to their writer, "share" stands for what the decoder does there: a context counts again
-once it is 256 tokens away.
+("share"), only the first counts ("drop"), or each counts fully ("count"). Family gumbel has no repeats: its
+seeds hold how often a context stood before.
 
 Evidence: p-values under single keys that nobody used, of texts as one span each, with each pair counted once
 and with every repeat counted. The texts are unmarked repetitive ones (`benchmarks.accuracy.unmarked`) and
@@ -41,9 +40,10 @@ from iet.audit.metrics import token_accuracy
 from iet.decoding import decode
 from iet.kernels import pair_numbers, score_tokens
 from iet.marks.registry import Registry
-from iet.native.pairs import novelty_weights, repeats
+from iet.native.pairs import repeats
 
 WAYS = ("share", "drop", "count")
+FAMILY = "fourier"
 LENGTH = 200
 KEYS = 40
 """Keys that read a text for its p-values, drawn anew for each text."""
@@ -55,15 +55,13 @@ def decoding(turns: texts.Turns, length: int) -> dict[str, float]:
     scores, pairs = score_tokens(text.ids, text.registry), pair_numbers(text.ids, text.registry)
     scored, repeated = pairs >= 0, repeats(pairs)
     figures = {"repeats": float(repeated.sum() / max(1, scored.sum()))}
-    weights = novelty_weights(text.ids) if turns.cell.family == "gumbel" else None
-    # Masks in place of pairs, because with them family gumbel does its own whatever the option says.
     given: dict[str, dict[str, Any]] = {
         "share": {"pairs": pairs},
         "drop": {"scored": scored, "repeated": repeated},
         "count": {"scored": scored},
     }
     for way in WAYS:
-        found = decode(scores, family=turns.cell.family, repeats=way, weights=weights, **given[way])
+        found = decode(scores, family=turns.cell.family, repeats=way, **given[way])
         figures[way] = token_accuracy(text.truth, found.token_agents)
     return figures
 
@@ -125,21 +123,18 @@ def run(
     work: pathlib.Path, corpus: Sequence[unmarked.Unmarked], per_cell: int, per_kind: int
 ) -> dict[str, Any]:
     cells = []
-    for cell in tqdm(texts.CELLS, desc="decoding"):
+    for cell in tqdm([cell for cell in texts.CELLS if cell.family == FAMILY], desc="decoding"):
         rows = [decoding(turns, LENGTH) for turns in texts.load(work, cell)[:per_cell]]
         if rows:
             figures = {name: summary([row[name] for row in rows]) for name in rows[0]}
             for a, b in itertools.combinations(WAYS, 2):
                 figures[f"{a} - {b}"] = summary([row[a] - row[b] for row in rows])
             cells.append({"cell": dataclasses.asdict(cell), "texts": len(rows), "figures": figures})
-    found: dict[str, Any] = {}
-    for family in texts.FAMILIES:
-        kinds = groups(corpus, work, family, per_kind)
-        found[family] = {
-            kind: evidence([log_p_values(ids, registry) for ids, registry in tqdm(members, desc=kind)])
-            for kind, members in kinds.items()
-        }
-    return {"cells": cells, "evidence": found}
+    found = {
+        kind: evidence([log_p_values(ids, registry) for ids, registry in tqdm(members, desc=kind)])
+        for kind, members in groups(corpus, work, FAMILY, per_kind).items()
+    }
+    return {"cells": cells, "evidence": {FAMILY: found}}
 
 
 def markdown(results: dict[str, Any]) -> str:

@@ -44,7 +44,7 @@ TEXT_TOKENS = 150
 AT_ONCE = 64
 SCHEMES = {
     "fourier": Scheme(kappa=0.8, n_gram=2),
-    "gumbel": Scheme(family="gumbel", version=1),  # what the committed results are of
+    "gumbel": Scheme(family="gumbel"),
 }
 OPTIONS = {"max-model-len": 512, "max-num-seqs": AT_ONCE, "block-size": 32, "max-num-batched-tokens": 2048}
 MEASURED_TEXTS = 96

@@ -53,11 +53,9 @@ TEMPERATURES = (1.0, 0.7, 0.5)
 AGENTS = (4, 6)
 SCHEMES = {
     "fourier": {"kappa": 0.8, "n_gram": 2},
-    "gumbel": {"family": "gumbel", "n_gram": 4, "version": 1},
-    "gumbel-v2": {"family": "gumbel", "n_gram": 4, "version": 2},
+    "gumbel": {"family": "gumbel", "n_gram": 4},
 }
-FAMILIES = ("fourier", "gumbel")
-"""Of these is what most committed results show; the third has texts of its own, where it is asked for."""
+FAMILIES = tuple(SCHEMES)
 
 TURNS = 12
 TURN_TOKENS = (60, 120, 200, 400)

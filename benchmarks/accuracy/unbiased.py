@@ -1,25 +1,23 @@
 """Does a mark change what a model says? χ² of drawn tokens against the sampler's own distribution.
 
     python -m benchmarks.accuracy.unbiased -o benchmarks/results/unbiased.json
-    python -m benchmarks.accuracy.unbiased --version 2 -o benchmarks/results/unbiased_2.json
 
 Tokens are drawn through the processor that `generate` uses, each under a key and a context of its own, from
 fixed final logits: made ones, and those of the shipped model in the middle of a text. Whole texts come from
-a small Markov chain, where contexts return all the time, and are counted as texts: there version 1 of the
-family must fall back to the sampler, and version 2 must count. What happens without is shown beside it.
+a small Markov chain, where contexts return all the time, and are counted as texts: there seeds must hold
+counts. What happens without is shown beside it.
 Family `fourier` is drawn for contrast: its mark moves probabilities about, and their mean over keys moves,
 too.
 
 A fifth of the tokens, and the first one of a text, are free: drawn by the sampler.
 
-Under version 2 the contexts of tokens stood there before up to three times, and whole texts are drawn once
-more behind a prompt in which all contexts stand.
+The contexts of tokens occurred up to three times before, and whole texts are drawn once more after a prompt
+that holds all contexts.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 import sys
@@ -94,15 +92,15 @@ def sampled(logits: torch.Tensor, rng: np.random.Generator) -> NDArray[np.int64]
     return torch.multinomial(torch.softmax(logits.double(), -1), 1, generator=generator)[:, 0].numpy()
 
 
-def gumbel(logits: torch.Tensor, count: int, rng: np.random.Generator, version: int = 1) -> NDArray[np.int64]:
+def gumbel(logits: torch.Tensor, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return tokens [count] that the processor chooses from logits [V]."""
-    scheme, V = Scheme(family="gumbel", version=version), len(logits)
+    scheme, V = Scheme(family="gumbel"), len(logits)
     slots, free = np.arange(count, dtype=np.int32), FreeTokens(0, FREE_RATE)
     sampler = KeyedSampler(
         keys_of(scheme, V, rng, count), slots, False, None, free, int(rng.integers(1 << 62))
     )
     contexts = torch.from_numpy(rng.integers(0, V, (count, scheme.n_gram - 1)))
-    ids = contexts.repeat(1, int(rng.integers(1, 5)) if scheme.counted else 1)
+    ids = contexts.repeat(1, int(rng.integers(1, 5)))
     return sampled(sampler(ids, logits.expand(count, -1)), rng)  # type: ignore[arg-type]
 
 
@@ -187,16 +185,15 @@ def texts(
     careful: bool,
     draws: int,
     seed: int,
-    version: int = 1,
     prompt: Sequence[int] = (0,),
 ) -> Found:
     """Count whole texts of a Markov chain, with contexts of one id: nearly every text has one twice.
 
-    Not `careful`: with the noise of version 1, wherever the context stood before.
+    Not `careful`: with noise that holds no counts.
     """
     rng = np.random.default_rng(seed)
     chain = torch.tensor(1.5 * np.random.default_rng(1).standard_normal((IDS, IDS)), dtype=torch.float32)
-    scheme = Scheme(family="gumbel", n_gram=WORDS + 1, version=version)
+    scheme = Scheme(family="gumbel", n_gram=WORDS + 1)
     counts = np.zeros(IDS**LENGTH, dtype=np.int64)
     for start in range(0, draws, BATCH):
         count = min(BATCH, draws - start)
@@ -229,22 +226,20 @@ def texts(
 # ---------------------------------------------------------------- everything
 
 
-def run(version: int, draws: int, seed: int) -> list[Found]:
+def run(draws: int, seed: int) -> list[Found]:
     """Draw everything."""
     cases = {**made_logits(), **model_logits()}
     jobs: list[Callable[[int], Found]] = [
         lambda s, c=case, f=family, d=draw: tokens(c, f, d, cases[c], draws, s)  # type: ignore[misc]
         for case in cases
-        for family, draw in (("gumbel", functools.partial(gumbel, version=version)), ("fourier", fourier))
+        for family, draw in (("gumbel", gumbel), ("fourier", fourier))
         if family == "gumbel" or case.startswith(("two", "shipped model, T = 1, middle"))
     ]
     whole, chains = f"texts of {LENGTH} tokens, {IDS} ids, n = {WORDS + 1}", draws // CHAIN_SHARE
-    jobs.append(lambda s: texts(whole, "gumbel", True, chains, s, version))
-    without = "gumbel without fallback" if version == 1 else "gumbel without counts"
-    jobs.append(lambda s: texts(whole, without, False, chains, s, version))
-    if version > 1:
-        known = f"{whole}, contexts in the prompt"
-        jobs.append(lambda s: texts(known, "gumbel", True, chains, s, version, KNOWN))
+    jobs.append(lambda s: texts(whole, "gumbel", True, chains, s))
+    jobs.append(lambda s: texts(whole, "gumbel without counts", False, chains, s))
+    known = f"{whole}, contexts in the prompt"
+    jobs.append(lambda s: texts(known, "gumbel", True, chains, s, KNOWN))
     return [job(seed + number) for number, job in enumerate(tqdm(jobs, unit="case"))]
 
 
@@ -254,9 +249,8 @@ def failures(rows: list[Found]) -> list[Found]:
     return [row for row in judged if row.p < LEVEL / len(judged)]
 
 
-def markdown(rows: list[Found], draws: int, version: int) -> str:
+def markdown(rows: list[Found], draws: int) -> str:
     failed, judged = failures(rows), sum(row.judged for row in rows)
-    of = f"Family gumbel, version {version}. " if version > 1 else ""
     kept = [("no" if row in failed else "yes") if row.judged else "for contrast" for row in rows]
     formats = {
         **{"logits": "{case}", "family": "{family}", "nats": "{entropy:.2f}", "draws": "{draws:,}"},
@@ -265,7 +259,7 @@ def markdown(rows: list[Found], draws: int, version: int) -> str:
     }
     cells = [{**dataclasses.asdict(row), "kept": said} for row, said in zip(rows, kept, strict=True)]
     return (
-        f"# Is the distribution of tokens kept?\n\n{of}{draws:,} tokens a case, each under a random key and"
+        f"# Is the distribution of tokens kept?\n\n{draws:,} tokens a case, each under a random key and"
         f" context. A distribution is kept if p >= {LEVEL / judged:.1e}, which is {LEVEL:g} for all {judged}"
         f" that are meant to be. {'All are.' if not failed else f'{len(failed)} are NOT.'}\n\n"
         f"{columns(cells, formats)}"
@@ -274,16 +268,14 @@ def markdown(rows: list[Found], draws: int, version: int) -> str:
 
 def main() -> None:
     line = parser("benchmarks.accuracy.unbiased", __doc__)
-    line.add_argument("--version", type=int, default=1, choices=(1, 2), help="of family gumbel (default: 1)")
     line.add_argument("--draws", type=int, default=1_000_000)
     line.add_argument("--seed", type=int, default=0)
     given = line.parse_args()
 
     torch.set_num_threads(1)  # rows are short: more threads would wait for each other
-    started, rows = time.perf_counter(), run(given.version, given.draws, given.seed)
+    started, rows = time.perf_counter(), run(given.draws, given.seed)
     content: dict[str, Any] = {
         **{
-            "version": given.version,
             "draws": given.draws,
             "seed": given.seed,
             "seconds": round(time.perf_counter() - started, 1),
@@ -291,7 +283,7 @@ def main() -> None:
         **{"passed": not failures(rows), "rows": [dataclasses.asdict(row) for row in rows]},
     }
     packages = ("torch", "transformers", "scipy")
-    finish(line, given, content, markdown(rows, given.draws, given.version), packages=packages)
+    finish(line, given, content, markdown(rows, given.draws), packages=packages)
     if failures(rows):
         raise SystemExit(1)
 

@@ -1,17 +1,16 @@
 """Does family gumbel change what a serving engine says? χ² of chosen tokens against the engine's own sampler.
 
     python -m benchmarks.accuracy.unbiased_engines --engine NAME -o benchmarks/results/unbiased_engines.json
-    python -m benchmarks.accuracy.unbiased_engines --engine NAME --version 2 -o \\
-        benchmarks/results/unbiased_engines_2.json
 
 NAME is vllm-v1, vllm-v2, sglang or llama-cpp, each in an environment of its own; what stands in the output of
 the others stays there. Tokens come from our processor for the engine, many requests at once, each under a key
 and behind a context of its own, and from made logits; the distribution that they should have comes from the
 engine's code, applied to the same logits. Whole texts of a Markov chain, in which contexts return all the
-time, are drawn by processor and sampler together. Last, the sampler is given rows that the processor has left
-one token of: it must draw that token, and vLLM's rejection sampler must accept a draft exactly if it is it.
+time, are drawn by processor and sampler together, with free tokens. Last, the sampler is given rows that the
+processor has left one token of: it must draw that token, and vLLM's rejection sampler must accept a draft
+exactly if it is it.
 
-Under version 2 of the family the contexts of tokens stand twice in their sequences.
+The contexts of tokens stand twice in their sequences.
 """
 
 from __future__ import annotations
@@ -31,8 +30,19 @@ from tqdm import tqdm
 from benchmarks.accuracy.engines import ENGINES, open_engine
 from benchmarks.accuracy.engines.asked import Asked, Engine, Ids
 from benchmarks.accuracy.engines.vllm import V2Rows
-from benchmarks.accuracy.unbiased import IDS, LENGTH, LEVEL, WORDS, Found, compare, keys_of
+from benchmarks.accuracy.unbiased import (
+    FREE_FIRST,
+    FREE_RATE,
+    IDS,
+    LENGTH,
+    LEVEL,
+    WORDS,
+    Found,
+    compare,
+    keys_of,
+)
 from benchmarks.recording import columns, command, environment, exit_code, parser, write
+from iet.generation.free import FreeTokens
 from iet.marks.scheme import Scheme
 
 BATCH = 256
@@ -87,11 +97,11 @@ def made_logits() -> torch.Tensor:
     return torch.tensor([*found, *[-math.inf] * CONTEXT_IDS], dtype=torch.float32)
 
 
-def sequences(asked: Asked, count: int, rng: np.random.Generator, version: int) -> tuple[Ids, Ids]:
+def sequences(asked: Asked, count: int, rng: np.random.Generator) -> tuple[Ids, Ids]:
     """Return prompts [count, P] and outputs [count, O], which end in contexts of their own."""
-    words = Scheme(family="gumbel", version=version).n_gram - 1
+    words = Scheme(family="gumbel").n_gram - 1
     contexts = rng.integers(LOGITS, LOGITS + CONTEXT_IDS // 2, (count, words))
-    contexts = np.tile(contexts, (1, version))
+    contexts = np.tile(contexts, (1, 2))
     if not asked.penalises:
         return contexts, np.zeros((count, 0), dtype=np.int64)
     said = np.broadcast_to(OUTPUT, (count, len(OUTPUT)))
@@ -104,15 +114,13 @@ def one_of(left: torch.Tensor) -> Ids:
     return np.asarray(left.argmax(dim=1))
 
 
-def tokens(
-    engine: Engine, name: str, case: str, asked: Asked, draws: int, seed: int, version: int = 1
-) -> Found:
+def tokens(engine: Engine, name: str, case: str, asked: Asked, draws: int, seed: int) -> Found:
     rng, logits = np.random.default_rng(seed), made_logits()
     counts = np.zeros(len(logits), dtype=np.int64)
     for start in range(0, draws, BATCH):
         count = min(BATCH, draws - start)
-        keys = keys_of(Scheme(family="gumbel", version=version), len(logits), rng, count)
-        rows = engine.rows(keys, *sequences(asked, count, rng, version), asked)
+        keys = keys_of(Scheme(family="gumbel"), len(logits), rng, count)
+        rows = engine.rows(keys, *sequences(asked, count, rng), asked)
         if asked.drafts:
             assert isinstance(rows, V2Rows)
             # Of other ids than the contexts: else a context comes twice in a million draws.
@@ -122,23 +130,27 @@ def tokens(
         else:
             left = rows.apply(logits.repeat(count, 1))
         counts += np.bincount(one_of(left), minlength=len(logits))
-    prompts, outputs = sequences(asked, 1, rng, version)
+    prompts, outputs = sequences(asked, 1, rng)
     expected = engine.expected(logits, asked, prompts[0].tolist(), outputs[0].tolist())
     assert not counts[expected == 0].any()
     return compare(case, name, True, expected, counts)
 
 
-def texts(engine: Engine, name: str, draws: int, seed: int, version: int = 1) -> Found:
-    """Count whole texts of a Markov chain, with contexts of one id: nearly every text has one twice."""
+def texts(engine: Engine, name: str, draws: int, seed: int) -> Found:
+    """Count whole texts of a Markov chain, with contexts of one id: nearly every text has one twice.
+
+    The first token of a text and a fifth of the others are free: the engine's sampler draws them.
+    """
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
     chain = torch.tensor(1.5 * np.random.default_rng(1).standard_normal((IDS, IDS)), dtype=torch.float32)
-    scheme, asked = Scheme(family="gumbel", n_gram=WORDS + 1, version=version), Asked()
+    scheme, asked = Scheme(family="gumbel", n_gram=WORDS + 1), Asked()
     counts = np.zeros(IDS**LENGTH, dtype=np.int64)
     for start in range(0, draws, BATCH):
         count = min(BATCH, draws - start)
         text = np.zeros((count, 1), dtype=np.int64)
-        rows = engine.rows(keys_of(scheme, IDS, rng, count), text, text[:, :0], asked)
+        free = FreeTokens(FREE_FIRST, FREE_RATE)
+        rows = engine.rows(keys_of(scheme, IDS, rng, count), text, text[:, :0], asked, free)
         for _ in range(LENGTH):
             drawn = rows.sample(rows.apply(chain[text[:, -1]]))
             rows.append(drawn)
@@ -155,7 +167,7 @@ def texts(engine: Engine, name: str, draws: int, seed: int, version: int = 1) ->
     return compare(f"texts of {LENGTH} tokens, {IDS} ids, n = {WORDS + 1}", name, True, expected, counts)
 
 
-def left_alone(engine: Engine, name: str, count: int, seed: int, version: int = 1) -> list[Left]:
+def left_alone(engine: Engine, name: str, count: int, seed: int) -> list[Left]:
     """Give the engine's sampler rows of which the processor left one token, each with all filters on."""
     rng, logits = np.random.default_rng(seed), made_logits()
     torch.manual_seed(seed)
@@ -163,8 +175,8 @@ def left_alone(engine: Engine, name: str, count: int, seed: int, version: int = 
     found = {"sampler": [0, 0]}
     for start in range(0, count, BATCH):
         size = min(BATCH, count - start)
-        keys = keys_of(Scheme(family="gumbel", version=version), len(logits), rng, size)
-        rows = engine.rows(keys, *sequences(asked, size, rng, version), asked)
+        keys = keys_of(Scheme(family="gumbel"), len(logits), rng, size)
+        rows = engine.rows(keys, *sequences(asked, size, rng), asked)
         left = rows.apply(logits.repeat(size, 1))
         if not isinstance(rows, V2Rows):
             wrong = rows.sample(left) != one_of(left)
@@ -198,18 +210,16 @@ def rejected(rows: V2Rows, logits: torch.Tensor, proposed: bool, rng: np.random.
     return wrong
 
 
-def run(
-    engine: Engine, name: str, version: int, draws: int, whole: int, rows: int, seed: int
-) -> dict[str, Any]:
+def run(engine: Engine, name: str, draws: int, whole: int, rows: int, seed: int) -> dict[str, Any]:
     """Draw everything for one engine: tokens of each case, whole texts, rows with one token left."""
     started, cases = time.perf_counter(), {**CASES, **OF_ONE.get(name, {})}
     seed += 100 * ENGINES.index(name)  # else engines of one distribution would draw the same
     found = [
-        tokens(engine, name, case, asked, draws, seed + number, version)
+        tokens(engine, name, case, asked, draws, seed + number)
         for number, (case, asked) in enumerate(tqdm(cases.items(), unit="case"))
     ]
-    found.append(texts(engine, name, whole, seed + len(cases), version))
-    left = left_alone(engine, name, rows, seed + 1 + len(cases), version)
+    found.append(texts(engine, name, whole, seed + len(cases)))
+    left = left_alone(engine, name, rows, seed + 1 + len(cases))
     return {
         **{"seconds": round(time.perf_counter() - started, 1), "draws": draws, "texts": whole},
         "rows": [dataclasses.asdict(row) for row in found],
@@ -258,7 +268,6 @@ def markdown(engines: dict[str, Any]) -> str:
 def main() -> None:
     line = parser("benchmarks.accuracy.unbiased_engines", __doc__)
     line.add_argument("--engine", choices=ENGINES, required=True)
-    line.add_argument("--version", type=int, default=1, choices=(1, 2), help="of the family (default: 1)")
     line.add_argument("--draws", type=int, default=1_000_000, help="tokens of each case")
     line.add_argument(
         "--texts", type=int, help="whole ones (default: a quarter of the tokens, V2: a fortieth)"
@@ -273,7 +282,7 @@ def main() -> None:
     found = {
         "command": command(line, given),
         "environment": environment("scipy", *engine.packages),
-        **run(engine, given.engine, given.version, given.draws, whole, given.rows, given.seed),
+        **run(engine, given.engine, given.draws, whole, given.rows, given.seed),
     }
     before = json.loads(given.output.read_text("utf-8")) if given.output.is_file() else {}
     engines = {**before.get("engines", {}), given.engine: found}

@@ -38,7 +38,7 @@ GREEN = drawn_family("green list", Draws((1,), 0.25, -1 / math.sqrt(3), 4 / math
 THREE_BITS = drawn_family("three bits", Draws((1, 1, 1), 0.5, -math.sqrt(3), 2 / math.sqrt(3)))
 """The mean of three fair bits, standardised: scores of SynthID at depth 3."""
 
-INVERSE = Family("inverse", -1, 1, 1.0, _triangle_log_mgf, _triangle_mean)
+INVERSE = Family("inverse", -1, 1.0, _triangle_log_mgf, _triangle_mean)
 """1 - |u - rank/V| of inverse sampling (Kuditipudi et al. 2023), standardised: density 2y before that."""
 
 

@@ -112,13 +112,7 @@ MARKS: Mapping[str, Mark] = {
     "gumbel": Mark(
         "gumbel",
         "iet's keyed Gumbel-max sampling, docs/how/gumbel.md",
-        lambda _: Scheme(family="gumbel", n_gram=4, version=1),  # what most committed results are of
-        n_gram=4,
-    ),
-    "gumbel_2": Mark(
-        "gumbel",
-        "as new profiles have it: contexts that return are marked, too",
-        lambda _: Scheme(family="gumbel", n_gram=4, version=2),
+        lambda _: Scheme(family="gumbel", n_gram=4),
         n_gram=4,
     ),
     "kgw": Mark("square", "Kirchenbauer et al. 2023, LeftHash, h = 1, γ = 1/2", green=kgw_green),
@@ -253,12 +247,16 @@ class Marker:
             assert self.setting.strength is not None
             numbers = [None if name is None else self._number(name) for name in agents]
             return GreenLists(self.mark.green, numbers, self.setting.strength, self.tokenizer.vocab_size)
+        from iet.generation.free import FreeTokens
         from iet.generation.transformers import LogitsProcessor, WatermarkingConfig
 
         if self.mark.raw:
             return LogitsProcessor(registry, list(agents))
         size = registry.profile.vocab_size
-        made: Processor = WatermarkingConfig(registry, list(agents)).construct_processor(size, "cpu")
+        every = FreeTokens(0, 0.0)  # every token is marked, as by the other marks
+        made: Processor = WatermarkingConfig(registry, list(agents), free=every).construct_processor(
+            size, "cpu"
+        )
         return made
 
     def registry(self, names: Sequence[str]) -> Registry | None:

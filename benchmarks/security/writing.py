@@ -22,7 +22,6 @@ from iet.marks.scheme import Scheme
 SCHEMES = {
     "fourier n=2": Scheme(kappa=0.8, n_gram=2),
     "fourier n=4": Scheme(kappa=0.8, n_gram=4),
-    "gumbel 1 n=4": Scheme(family="gumbel", n_gram=4, version=1),
     "gumbel n=4": Scheme(family="gumbel", n_gram=4),
 }
 AGENT, LATECOMER = "planner", "critic"

@@ -237,9 +237,7 @@ class LanguageModel:
         weights = mixture_weights(given, np.sum([e.seen for e in echoes], axis=0), scored)
         q = (weights * given).sum(axis=0)
         if gumbel:
-            # In version 1 a seen context carries no mark.
-            marked = scored if scheme.counted else scored & ~echoes[0].seen
-            values = gumbel_log_ratios(scores, q, marked, choices)
+            values = gumbel_log_ratios(scores, q, scored, choices)
         else:
             tilts *= weights[0][:, None]
             tilts += at_chance * weights[1][:, None]

@@ -53,8 +53,8 @@ class PosteriorOptions:
             in the whole text; "count": every time. With "share", passages that come back from afar are read
             apart (`iet.decoding.copies`). In family "gumbel", whatever `repeats` is, w_t is 0 where
             the pair stood within the last 256 tokens, and 1 elsewhere (without `pairs`: 0 where it ever
-            stood before). In version 1 pairs are contexts, because one that its writer had seen carries no
-            mark; in version 2 no pair stood before.
+            stood before). In our own family no pair stood before. In those of engines pairs are contexts,
+            because one that its writer had seen carries no mark.
         nobody: share of the tokens that no agent wrote, 0 to 0.99, before the text is seen, where nobody may
             win; that he has hardly any, or nearly all, is as likely.
         strengths: [A] λ, 0 to MAX_STRENGTH, to use instead of fitting.

@@ -243,8 +243,8 @@ def _registry(engine: str, environment: Mapping[str, str]) -> tuple[Check, list[
 
 def _scheme(profile: Profile) -> str:
     scheme = profile.scheme
-    strength = f"version {scheme.version}" if scheme.family == "gumbel" else f"κ {scheme.kappa:g}"
-    return f"{scheme.family}, {strength}, n {scheme.n_gram}, V {profile.vocab_size}"
+    strength = "" if scheme.family == "gumbel" else f"κ {scheme.kappa:g}, "
+    return f"{scheme.family}, {strength}n {scheme.n_gram}, V {profile.vocab_size}"
 
 
 def _options(

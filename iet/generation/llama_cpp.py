@@ -37,9 +37,8 @@ class LogitsProcessor:
         argmax_v over kept tokens of ℓ(v) / T - log(-log u(k_π, v)),    the rest becomes -inf
 
     What is passed to the engine itself has no effect on such a token: not `top_k` and the like, and neither
-    penalties nor a grammar, which the engine applies later, and which must not be used then. In version 1 of
-    the family a context that stands earlier in the ids, prompt included, is left to the engine's samplers;
-    from version 2 on k_π holds how often it does.
+    penalties nor a grammar, which the engine applies later, and which must not be used then. k_π
+    holds how often the context stands earlier in the ids, prompt included.
 
     The context is read from the ids, prompt included. A chat template's special tokens count among them, and
     a context that holds one is not marked. With family "gumbel" the first tokens of an answer, and a small
@@ -138,11 +137,8 @@ class LogitsProcessor:
             return scores
         before = np.lib.stride_tricks.sliding_window_view(input_ids, self._words)[:-1]
         count = int((before == context).all(axis=1).sum())
-        if count and not profile.scheme.counted:
-            return scores
         final = _kept(np.array(scores), *self._filters) / np.float32(self._scale)
-        counts = [count] if profile.scheme.counted else None
-        embed_(final[None], context[None], [self._key], self._keys, counts=counts)
+        embed_(final[None], context[None], [self._key], self._keys, counts=[count])
         token = int(final.argmax())
         logit = scores[token]
         scores[:] = -np.inf

@@ -100,8 +100,7 @@ class KeyedSampler(Processor):
 
     All others become -inf, so that sampling from the returned scores has one outcome. A row is left to the
     sampler if the position would not be scored (no agent, an unmarked id in its context), and if its token is
-    free (`FreeTokens`). In version 1 of the family it is left, too, if its context occurs earlier in its
-    sequence.
+    free (`FreeTokens`).
 
     Positions count from the length of the first `input_ids`, so one object serves one call of `generate`.
     """
@@ -117,7 +116,6 @@ class KeyedSampler(Processor):
     ) -> None:
         super().__init__(keys, slots, 1.0, first_call_shows_prompts, sessions)
         self._ids = ContextIds(self._keys.profile)
-        self._counted = self._keys.profile.scheme.counted
         self._free, self._seed = free, seed
         self._prompt_length = 0
         self._requests = torch.empty(0, dtype=torch.int64)  # [B], keys of the rows' requests
@@ -137,12 +135,10 @@ class KeyedSampler(Processor):
         contexts, ends = ids[:, length - words :], torch.full((rows,), length, device=scores.device)
         counts = times_before(ids, ends, contexts)
         fresh = (slots >= 0) & self._ids.are_marked(contexts) & ~self._are_free(rows, length, scores.device)
-        if not self._counted:
-            fresh = fresh & (counts == 0)
         noisy = scores.to(torch.float32, copy=True)  # half types would round different sums to one
         self._refusals.check()
         marked = torch.where(fresh, slots, -1)
-        embed_(noisy, contexts, marked, keys, counts=counts if self._counted else None)
+        embed_(noisy, contexts, marked, keys, counts=counts)
         self._refusals.note(noisy.device)
         chosen: torch.FloatTensor = leave_one(noisy, scores, fresh)  # type: ignore[assignment]
         return chosen

@@ -5,9 +5,9 @@ distribution that the engine would draw from, adds the keyed noise to it, takes 
 row in which only that token is left: whatever the sampler does to such a row, this token is drawn. With
 drafts, rejection sampling accepts one exactly if it is the token.
 
-A row is left to the sampler where its position is not scored: no agent, or an unmarked id in its context.
-Where its context stands earlier in its sequence, prompt included, the seed holds how often, so that the noise
-is fresh again; in version 1 of the family, whose seeds hold no counts, the row is left to the sampler there.
+A row is left to the sampler if its token is free or its position is not scored: no agent, or an unmarked id
+in its context. The seed holds how often the context stands earlier in the sequence, prompt included, so that
+a repeated context has noise of its own.
 """
 
 from __future__ import annotations

@@ -71,9 +71,9 @@ class IETLogitsProcessor:
     different answers. A request chooses its own: by its `sampling_seed` if it has one, else by its id, which
     is the same on every rank.
 
-    In version 1 of the family a context that stands earlier in the sequence, prompt included, is left to
-    SGLang's sampling; from version 2 on k_π holds how often it does. Refused are greedy requests, which draw
-    nothing, and those that ask for log-probabilities, because SGLang takes them from the row that is left.
+    There k_π holds how often the context stands earlier in the sequence, prompt included. Refused are greedy
+    requests, which draw nothing, and those that ask for log-probabilities, because SGLang takes them from the
+    row that is left.
 
     SGLang makes an instance from the name that a request carries (`iet.agents.body`), so none holds a key:
     the registry is the one that IET_REGISTRY names on the server, read once per process; IET_SECRET_MOUNT=1
@@ -125,10 +125,9 @@ class IETLogitsProcessor:
                 context = _context(request, scheme.n_gram - 1)
                 if context is not None and not (chooses and _is_free(request)):
                     count = _times_before(arguments, request, len(context)) if chooses else 0
-                    if count == 0 or scheme.counted:
-                        batch = batches.setdefault(keys.profile.id, _Batch(sessions, len(logits)))
-                        key = _of_session(sessions, slot, arguments)
-                        batch.add(row, request, context, count, key)
+                    batch = batches.setdefault(keys.profile.id, _Batch(sessions, len(logits)))
+                    key = _of_session(sessions, slot, arguments)
+                    batch.add(row, request, context, count, key)
             except Exception as error:  # whatever a request holds, only its own text ends
                 _abort(request, error)
             previous = arguments
@@ -210,8 +209,7 @@ class _Batch:
             ContextIds(self.sessions.own.profile).are_marked(contexts),
         )
         noisy = _final_logits(shown, [request.sampling_params for request in self.requests])
-        given = counts if self.scheme.counted else None
-        embed_(noisy, contexts, slots.masked_fill(~fresh, -1), self.sessions.keys, counts=given)
+        embed_(noisy, contexts, slots.masked_fill(~fresh, -1), self.sessions.keys, counts=counts)
         logits.index_copy_(0, rows, leave_one(noisy, shown, fresh))
 
 

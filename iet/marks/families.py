@@ -40,7 +40,6 @@ class Family:
     Attributes:
         name: key in `FAMILIES`.
         code: its number in the native modules.
-        version: the newest version of this family's seed, φ and score; all from 1 on are read. 0 is a draft.
         variance: variance of an unmarked score (its mean is 0, for odd V and `square` 1/V).
         log_mgf: λ -> log E[exp(λ·x)] of an unmarked score; of a number, or of each number in an array.
         mean: λ -> expected score at strength λ; likewise. `mean(0)` is the mean of an unmarked score.
@@ -53,7 +52,6 @@ class Family:
 
     name: str
     code: int
-    version: int
     variance: float
     log_mgf: Callable[[Any], Any]
     mean: Callable[[Any], Any]
@@ -92,14 +90,13 @@ def _exponential_mean(x: Any) -> Any:
 
 FAMILIES: Mapping[str, Family] = {
     # φ(r) = cos(2π·k_p·r/V): the paper's choice. Its null law is the arcsine law on [-1, 1].
-    "fourier": Family("fourier", 0, 1, 0.5, _log_i0, _i1_over_i0),
+    "fourier": Family("fourier", 0, 0.5, _log_i0, _i1_over_i0),
     # φ(r) = ±1: null law two points of weight one half.
-    "square": Family("square", 1, 1, 1.0, _log_cosh, np.tanh),
+    "square": Family("square", 1, 1.0, _log_cosh, np.tanh),
     # Keyed Gumbel-max sampling: the token is argmax(logits - log(-log u)), its score -log(1 - u), and the
     # null law Exp(1). The tilt is a summary there: a token of probability p has u^(1/p) uniform.
     "gumbel": Family(
         "gumbel",
-        2,
         2,
         1.0,
         _exponential_log_mgf,
@@ -132,7 +129,7 @@ def drawn_family(name: str, draws: Draws) -> Family:
         return draws.low + sum(tilted)
 
     variance = draws.chance * (1 - draws.chance) * sum(n * value**2 for value, n in values)
-    return Family(name, -1, 1, variance, log_mgf, mean, draws=draws)
+    return Family(name, -1, variance, log_mgf, mean, draws=draws)
 
 
 FEWEST_VALUES, FEWEST_ODD = 64, 4096

@@ -323,10 +323,8 @@ class KeyTable(Keys):
         """Return what an index of published text knows each position by, uint64 [T]; 0 where not scored.
 
         The one place that says what a published pair is: an id behind its n - 1 ids, in this profile. In
-        version 1 of family gumbel, too, where contexts are numbered: what a reader of the text has learnt is
-        that this token scores high here, and of the others at most that they do not. From version 2 on a
-        seed holds how often the context stood before as well, but the writer counts in a prompt that no
-        index sees: a pair that was published behind any count is one behind each.
+        family gumbel a seed holds how often the context stood before as well, but the writer counts in a
+        prompt that no index sees: a pair that was published behind any count is one behind each.
 
         Args:
             token_ids: [T].

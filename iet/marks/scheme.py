@@ -38,9 +38,7 @@ class Scheme:
         family: a key of `FAMILIES`.
         placement: "final" (κ counts after temperature), or "raw": κ is added to the model's raw logits as
             the paper does, whatever the temperature. Named in every report. Family "gumbel" needs "final".
-        version: of the family's format; None: its newest. 1, and in family "gumbel" 2 (the default), where a
-            seed also holds how often its context stood before in the sequence, so that positions are marked
-            whose context stood there before.
+        version: of the format of marks: 1.
     """
 
     kappa: float = _OF_FAMILY
@@ -48,28 +46,19 @@ class Scheme:
     k_p: int | Literal["per-agent"] = 1
     family: str = "fourier"
     placement: Literal["final", "raw"] = "final"
-    version: int = _OF_FAMILY
+    version: int = 1
 
     def __post_init__(self) -> None:
-        # Check this first, because another version may accept other values. False and 0.0 equal 0, but have
+        # Check this first, because another version may accept other values. True and 1.0 equal 1, but have
         # another digest.
-        newest = max(family.version for family in FAMILIES.values())
-        known = self.version is None or (_is_int(self.version) and 1 <= self.version <= newest)
-        if not known:
-            draft = " (0 was a draft, and its marks are lost)" if self.version == 0 else ""
+        if not _is_int(self.version) or self.version != 1:
             raise SchemeMismatch(
-                f"scheme version {self.version!r}{draft} cannot be read here:"
-                f" this release knows {', '.join(map(str, range(1, newest + 1)))}"
+                f"scheme version {self.version!r:.80} is of a draft or a later release; this release reads 1"
             )
         if not isinstance(self.family, str) or self.family not in FAMILIES:
             raise InputError(f"family: got {self.family!r}, expected one of {sorted(FAMILIES)}")
         family = FAMILIES[self.family]
-        if self.version is not None and self.version > family.version:
-            raise SchemeMismatch(
-                f"scheme version {self.version} cannot be read here: of family {family.name!r} this release"
-                f" knows {family.version}"
-            )
-        for field in ("kappa", "n_gram", "version"):
+        for field in ("kappa", "n_gram"):
             if getattr(self, field) is None:
                 object.__setattr__(self, field, getattr(family, field))
         if (
@@ -100,7 +89,7 @@ class Scheme:
     @property
     def counted(self) -> bool:
         """Whether a seed holds how often its context stood before in the sequence."""
-        return self.family == "gumbel" and self.version >= 2
+        return self.family == "gumbel"
 
     @property
     def evidence_ids(self) -> int:
@@ -112,8 +101,7 @@ class Scheme:
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
-        version = f" version {self.version}" if self.version > 1 else ""
-        return f"{self.family}{version}, κ {self.kappa:g} {self.placement}, n {self.n_gram}, k_p {self.k_p}"
+        return f"{self.family}, κ {self.kappa:g} {self.placement}, n {self.n_gram}, k_p {self.k_p}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +159,6 @@ class Profile:
         """BLAKE2b-256, in hex, of everything that changes a logit or a score."""
         content = {
             "scheme": self.scheme.to_dict(),
-            "family_version": self.scheme.version,
             "vocab_size": self.vocab_size,
             "tokenizer_digest": self.tokenizer_digest,
             "unmarked_ids": list(self.unmarked_ids),

@@ -21,8 +21,7 @@ from typing import Any
 from iet.errors import BackendUnavailable, IetError, InputError
 
 SCHEME_VERSION = 1
-"""Version of the format in `reference.py` and `csrc/keyed.h`, frozen by `tests/vectors/scheme_v1.json` (and
-family gumbel by `gumbel_v1.json` and `gumbel_v2.json`)."""
+"""Version of the format in `reference.py` and `csrc/keyed.h`, which `tests/vectors` holds answers of."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,7 @@ class Marking:
         unmarked_ids: ids below V that carry no mark, ascending.
         subkeys: uint8 [K, 16].
         k_p: integers [K], the frequencies of φ.
-        counted: whether a seed holds how often its context stood before, as in version 2 of family "gumbel".
+        counted: whether a seed holds how often its context stood before, as in family "gumbel".
     """
 
     vocab_size: int

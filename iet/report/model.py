@@ -198,7 +198,6 @@ class Report:
         """Return the JSON form; `text=False` leaves the text out, its digest stays."""
         return {
             "schema": REPORT_SCHEMA,
-            "draft": any(profile.family.version == 0 for profile in self.profiles),
             "text_sha256": None if self.text is None else hashlib.sha256(self.text.encode()).hexdigest(),
             "text": self.text if text else None,
             "profiles": [

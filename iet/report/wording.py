@@ -37,8 +37,7 @@ def headline(report: Report) -> list[str]:
 
 
 def _profile(profile: AnyProfile) -> str:
-    draft = " · draft family" if profile.family.version == 0 else ""
-    return f"profile {profile.id}: {profile.scheme}, V {profile.vocab_size}{draft}"
+    return f"profile {profile.id}: {profile.scheme}, V {profile.vocab_size}"
 
 
 def _model_line(report: Report) -> list[str]:

@@ -22,7 +22,6 @@ from tests.support.texts import reader, spell, write
 FAMILIES: dict[str, dict[str, Any]] = {
     "fourier": {"kappa": 2.0, "n_gram": 2},
     "gumbel": {"family": "gumbel", "n_gram": 3},
-    "gumbel 1": {"family": "gumbel", "n_gram": 3, "version": 1},
 }
 
 

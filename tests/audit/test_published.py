@@ -23,7 +23,6 @@ from tests.support.texts import DECODERS, reader, spell, write, write_flat
 FAMILIES: dict[str, dict[str, Any]] = {
     "fourier": {"kappa": 2.0, "n_gram": 2},
     "gumbel": {"family": "gumbel", "n_gram": 3},
-    "gumbel 1": {"family": "gumbel", "n_gram": 3, "version": 1},
 }
 SOME = range(1, 60)  # few words, so that texts share contexts
 

@@ -1,4 +1,4 @@
-"""Texts of family gumbel in which contexts return: read in version 2 at every place, in version 1 once."""
+"""Texts of family gumbel in which contexts return: every position is marked and read."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ V, IDS, WORDS = 64, 5, 2  # of the vocabulary, those that stand in texts, of a c
 NAMES = ["planner", "critic", "writer"]
 
 
-def registry_of(version: int) -> Registry:
-    return team(NAMES, vocab_size=V, family="gumbel", n_gram=WORDS + 1, version=version)
+def registry_of() -> Registry:
+    return team(NAMES, vocab_size=V, family="gumbel", n_gram=WORDS + 1)
 
 
 def written(registry: Registry, speakers: list[str | None], tokens: int, seed: int) -> Any:
@@ -31,17 +31,16 @@ def written(registry: Registry, speakers: list[str | None], tokens: int, seed: i
         logits = np.full((1, V), -np.inf, np.float32)
         logits[0, :IDS] = 0
         count = int(reference.times_before([*ids, 0], scheme.n_gram)[-1])
-        if agent is None or (count and scheme.version == 1):
+        if agent is None:
             ids.append(int(rng.integers(IDS)))
             continue
-        given = [count] if scheme.version > 1 else None
-        kernels.embed_(logits, [ids[-WORDS:]], [registry.slot(agent)], registry, counts=given)
+        kernels.embed_(logits, [ids[-WORDS:]], [registry.slot(agent)], registry, counts=[count])
         ids.append(int(logits.argmax()))
     return np.array(ids)
 
 
 def test_every_place_is_read_and_counts_once() -> None:
-    registry = registry_of(2)
+    registry = registry_of()
     ids = written(registry, ["critic"], 300, 1)
     scored, repeated = iet.positions(ids, registry)
     assert scored.sum() == 300
@@ -49,30 +48,22 @@ def test_every_place_is_read_and_counts_once() -> None:
     own, *others = iet.score_tokens(ids, registry)[scored][:, [1, 0, 2]].T
     assert own.mean() == pytest.approx(1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 / 5, abs=0.25)  # 5 equal tokens
     assert max(other.mean() for other in others) < 1.25
-    first = registry_of(1)
-    assert iet.positions(written(first, ["critic"], 300, 1), first)[1].sum() > 250
 
 
 def test_turns_are_told_apart_where_contexts_were_all_seen() -> None:
-    speakers = ["planner", None, "critic", "planner", "writer"]
-    shares = {}
-    for version in (1, 2):
-        registry = registry_of(version)
-        ids = written(registry, [*speakers], 120, 2)
-        report = iet.Auditor(registry).audit(token_ids=ids)
-        truth = np.repeat([0, -1, 1, 0, 2], 120)
-        found = np.full(len(ids), -1)
-        for segment in report.segments:
-            if segment.agent is not None:
-                found[segment.start : segment.end] = NAMES.index(segment.agent)
-        shares[version] = (found[2:] == truth).mean()
-        assert report.repeated == (0 if version == 2 else report.repeated)
-    assert shares[2] > 0.9
-    assert shares[1] < 0.5
+    registry = registry_of()
+    ids = written(registry, ["planner", None, "critic", "planner", "writer"], 120, 2)
+    report = iet.Auditor(registry).audit(token_ids=ids)
+    found = np.full(len(ids), -1)
+    for segment in report.segments:
+        if segment.agent is not None:
+            found[segment.start : segment.end] = NAMES.index(segment.agent)
+    assert (found[2:] == np.repeat([0, -1, 1, 0, 2], 120)).mean() > 0.9
+    assert report.repeated == 0
 
 
 def test_a_copy_is_no_evidence_and_neither_is_the_same_passage_many_times() -> None:
-    registry = registry_of(2)
+    registry = registry_of()
     passage = written(registry, ["critic"], 60, 3)[2:]
     report = iet.Auditor(registry).audit(token_ids=np.tile(passage, 12))
     scores = iet.score_tokens(np.tile(passage, 12), registry)[:, 1]
@@ -87,7 +78,7 @@ def test_a_copy_is_no_evidence_and_neither_is_the_same_passage_many_times() -> N
 
 
 def test_texts_that_are_read_together_are_counted_apart() -> None:
-    registry = registry_of(2)
+    registry = registry_of()
     keys = registry.scoring_keys()
     texts = [written(registry, ["critic", "planner"], tokens, tokens) for tokens in (3, 40, 90)]
     texts = [texts[1], texts[1][:0], *texts, texts[2][:2]]
@@ -103,7 +94,7 @@ def test_texts_that_are_read_together_are_counted_apart() -> None:
 
 @pytest.mark.parametrize("decoder", ["posterior", "cusum"])
 def test_one_audit_is_that_of_many_and_boundaries_that_are_given(decoder: str) -> None:
-    registry = registry_of(2)
+    registry = registry_of()
     auditor = iet.Auditor(registry, decoder=decoder)
     texts = [written(registry, ["critic", "planner"], tokens, tokens) for tokens in (40, 120)]
     together, alone = find(auditor.plan, None, texts), [auditor.audit(token_ids=ids) for ids in texts]
@@ -119,22 +110,8 @@ def test_one_audit_is_that_of_many_and_boundaries_that_are_given(decoder: str) -
     np.testing.assert_allclose(sums, [every[:122].sum(axis=0), every[122:].sum(axis=0)], atol=1e-4)
 
 
-def test_both_versions_are_read_in_one_text() -> None:
-    first, second = registry_of(1), registry_of(2)
-    both = team(["planner"], vocab_size=V, family="gumbel", n_gram=WORDS + 1, version=1)
-    newer = both.add_profile(vocab_size=V, scheme=second.profile.scheme)
-    assert newer != both.profile_of("planner").id
-    both.add("critic", profile=newer, secret=second.keys("critic")[-1].secret)
-    ids = np.concatenate([written(first, ["planner"], 25, 5), written(second, ["critic"], 200, 6)])
-    report = iet.Auditor(both).audit(token_ids=ids)
-    assert "critic" in report.found
-    assert {len(profile.scheme.to_dict()) for profile in report.profiles} == {6}
-    assert {profile.scheme.version for profile in report.profiles} == {1, 2}
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_candidates_have_the_scores_that_they_would_have_in_the_text(version: int) -> None:
-    registry = registry_of(version)
+def test_candidates_have_the_scores_that_they_would_have_in_the_text() -> None:
+    registry = registry_of()
     keys = registry.scoring_keys()
     ids = written(registry, ["critic"], 80, 7)
     here, others = slice(10, 60), (ids[10:60] + 1) % IDS

@@ -26,7 +26,6 @@ RUNS = [f"run-{i}" for i in range(40)]
 SCHEMES: list[dict[str, Any]] = [
     {},
     {"k_p": "per-agent", "n_gram": 3, "vocab_size": 601, "kappa": 2.0},
-    {"family": "gumbel", "version": 1, "kappa": 1.0},
     {"family": "gumbel", "kappa": 1.0},
 ]
 SCHEMA = json.loads(pathlib.Path(iet.__file__).with_name("report").joinpath("schema.json").read_text())

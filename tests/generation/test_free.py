@@ -164,4 +164,4 @@ def test_free_tokens_are_saved_and_read_again() -> None:
 
 
 def test_the_power_table_counts_on_the_defaults() -> None:
-    assert (calibration.FREE_FIRST, calibration.FREE_RATE) == dataclasses.astuple(FreeTokens())
+    assert dataclasses.astuple(FreeTokens()) == (calibration.FREE_FIRST, calibration.FREE_RATE)

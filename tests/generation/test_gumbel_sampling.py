@@ -25,7 +25,7 @@ from benchmarks.accuracy import unbiased  # noqa: E402 - after the skips
 
 WARPED = {"temperature": 0.7, "top_p": 0.8}
 STEPS = 12
-TEAM, FIRST = team(family="gumbel"), team(family="gumbel", version=1)
+TEAM = team(family="gumbel")
 generate = functools.partial(generation.generate, do_sample=True, max_new_tokens=STEPS)
 
 
@@ -56,7 +56,7 @@ def is_chosen(row: Any) -> bool:
     return int((~row.isneginf()).sum()) == 1
 
 
-@pytest.mark.parametrize("registry", [FIRST, TEAM, team(family="gumbel", n_gram=2)], ids=["1", "2", "n = 2"])
+@pytest.mark.parametrize("registry", [TEAM, team(family="gumbel", n_gram=2)], ids=["n = 4", "n = 2"])
 @pytest.mark.parametrize("columns", [V, V + 20], ids=["V", "padded"])
 def test_every_step_chooses_the_largest_warped_logit_with_the_oracles_noise(
     registry: Registry, columns: int
@@ -69,8 +69,7 @@ def test_every_step_chooses_the_largest_warped_logit_with_the_oracles_noise(
         for row, agent in enumerate(agents):
             prefix, token = found.sequences[row, : 4 + step], int(found.sequences[row, 4 + step])
             kept = warped(prefix, model)
-            left = scheme.version == 1 and times_before(prefix, scheme.n_gram) > 0
-            if agent is None or left or int(prefix[1 - scheme.n_gram :].max()) >= V:
+            if agent is None or int(prefix[1 - scheme.n_gram :].max()) >= V:
                 assert torch.equal(scores[row].isneginf(), kept.isneginf())
                 torch.testing.assert_close(scores[row], kept, rtol=0, atol=2e-4)
                 continue
@@ -89,21 +88,6 @@ def test_an_audit_of_the_ids_reads_the_mark() -> None:
         own, other = iet.score_tokens(ids, TEAM)[scored & ~repeated].mean(axis=0)[[row, 1 - row]]
         assert own > 2.5
         assert other < 1.5
-
-
-def test_in_version_1_a_context_that_was_there_before_is_left_to_the_sampler() -> None:
-    process, logits = processor(FIRST), torch.randn(4, V)
-    ids = torch.tensor(
-        [
-            [5, 6, 7, 20, 5, 6, 7],  # at the very beginning
-            [5, 6, 7, 7, 7, 7, 7],  # overlapping itself
-            [5, 6, 7, 20, 6, 5, 7],  # the same ids in another order
-            [21, 5, 6, 20, 22, 5, 6],  # two of three
-        ]
-    )
-    out = process(ids, logits)
-    assert torch.equal(out[:2], logits[:2])
-    assert [is_chosen(row) for row in out] == [False, False, True, True]
 
 
 def test_a_context_that_was_there_before_has_noise_of_its_own() -> None:
@@ -246,19 +230,16 @@ def test_copies_choose_alike() -> None:
 # The distribution (benchmarks/accuracy/unbiased.py draws more)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_the_distribution_of_tokens_is_kept(version: int) -> None:
+def test_the_distribution_of_tokens_is_kept() -> None:
     for case, logits in unbiased.made_logits().items():
         if len(logits) < 1000:
-            draw = functools.partial(unbiased.gumbel, version=version)
-            found = unbiased.tokens(case, "gumbel", draw, logits, 20_000, 1)
+            found = unbiased.tokens(case, "gumbel", unbiased.gumbel, logits, 20_000, 1)
             assert found.p > 1e-3, case
     contrast = unbiased.tokens(case, "fourier", unbiased.fourier, torch.tensor([2.2, 0.0]), 20_000, 1)
     assert contrast.p < 1e-6
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_the_distribution_of_texts_is_kept_by_falling_back_or_counting_alone(version: int) -> None:
-    assert unbiased.texts("texts", "gumbel", True, 4000, 1, version).p > 1e-3
-    assert unbiased.texts("texts", "gumbel", True, 4000, 1, version, unbiased.KNOWN).p > 1e-3
-    assert unbiased.texts("texts", "with noise that was met", False, 4000, 1, version).p < 1e-6
+def test_the_distribution_of_texts_is_kept_by_counting_alone() -> None:
+    assert unbiased.texts("texts", "gumbel", True, 4000, 1).p > 1e-3
+    assert unbiased.texts("texts", "gumbel", True, 4000, 1, unbiased.KNOWN).p > 1e-3
+    assert unbiased.texts("texts", "with noise that was met", False, 4000, 1).p < 1e-6

@@ -189,19 +189,6 @@ def test_gumbel_marks_repeated_contexts_with_noise_of_their_own() -> None:
         np.testing.assert_array_equal(processor(np.array(ids, dtype=np.intc), logits.copy()), logits)
 
 
-def test_gumbel_1_leaves_repeated_and_special_contexts_to_the_engine() -> None:
-    processor = LogitsProcessor(
-        team(family="gumbel", version=1), "planner", 1.0, model=Stub(), free=iet.FreeTokens(0, 0.0)
-    )
-    logits = np.random.default_rng(1).normal(size=4096).astype(np.float32)
-    for ids in ([7, 8, 9, 5, 7, 8, 9], [7, 7, 7, 7], [8, 9], [5, 0, 9]):
-        scores = logits.copy()
-        assert processor(np.array(ids, dtype=np.intc), scores) is scores
-        np.testing.assert_array_equal(scores, logits)
-    processor(np.array([7, 8, 9, 5, 7, 9, 8], dtype=np.intc), scores)
-    assert np.isfinite(scores).sum() == 1
-
-
 def test_free_tokens_are_left_to_the_engine_and_ids_that_do_not_follow_start_a_request() -> None:
     registry, logits = team(family="gumbel"), np.random.default_rng(1).normal(size=4096).astype(np.float32)
 

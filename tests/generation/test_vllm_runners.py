@@ -49,7 +49,6 @@ each_scheme = pytest.mark.parametrize(
         {"placement": "raw"},
         {"family": "gumbel", "n_gram": 2},  # in which contexts come back
         {"family": "gumbel", "n_gram": 2, "free": (3, 0.2)},
-        {"family": "gumbel", "n_gram": 2, "version": 1},
         {"family": "gumbel"},
     ],
 )

@@ -75,7 +75,6 @@ def test_two_agents_are_told_apart(
         "k_p": 1,
         "version": 1,
     }
-    assert not report.to_dict()["draft"]
 
     (tmp_path / "final.txt").write_text(text, encoding="utf-8")
     command = ["audit", str(tmp_path / "final.txt"), "--scheme", "waterfall", "--tokenizer", str(MODEL)]

@@ -16,10 +16,10 @@ import iet
 from benchmarks.accuracy import noise_quality
 from benchmarks.accuracy.judged import failures
 from iet import kernels
-from iet.errors import InputError
+from iet.errors import InputError, SchemeMismatch
 from iet.marks.families import FAMILIES
 from iet.marks.registry import Registry
-from iet.marks.scheme import Profile, Scheme
+from iet.marks.scheme import Profile, Scheme, canonical_digest
 from iet.native import reference
 from tests.support import teams
 from tests.support.known_answers import FOLDER, from_bits, vectors
@@ -28,7 +28,7 @@ from tests.vectors import make
 stats = pytest.importorskip("scipy.stats")
 
 FAMILY = FAMILIES["gumbel"]
-VECTORS, VECTORS_2 = vectors("gumbel_v1"), vectors("gumbel_v2")
+VECTORS = vectors("gumbel_v1")
 V, PAD = 300, 0
 
 
@@ -42,7 +42,6 @@ def team(vocab_size: int = V, unmarked_ids: tuple[int, ...] = (PAD,), **scheme: 
 
 def test_vectors_are_those_that_the_reference_makes() -> None:
     assert json.loads(json.dumps(make.make_gumbel())) == VECTORS
-    assert json.loads(json.dumps(make.make_gumbel_2())) == VECTORS_2
     for name, made in make.FILES.items():
         assert (FOLDER / name).read_text() == make.text(made())
 
@@ -84,7 +83,7 @@ def siphash(key: bytes, message: bytes) -> int:
 
 
 def test_seeds_with_counts_are_siphash_of_three_bytes_more() -> None:
-    for entry in VECTORS_2["seed"]:
+    for entry in VECTORS["seed"]:
         message = b"".join(token_id.to_bytes(4, "little") for token_id in entry["context"])
         if entry["count"]:
             message += (entry["count"] % (1 << 24)).to_bytes(3, "little")
@@ -94,7 +93,7 @@ def test_seeds_with_counts_are_siphash_of_three_bytes_more() -> None:
 def test_vectors_of_the_counts() -> None:
     from iet.native.pairs import times_before
 
-    for entry in VECTORS_2["counts"]:
+    for entry in VECTORS["counts"]:
         ids, n_gram = np.array(entry["token_ids"]), entry["n_gram"]
         contexts = [tuple(ids[max(0, j - n_gram + 1) : j]) for j in range(len(ids))]
         plain = [contexts[n_gram - 1 : j].count(contexts[j]) for j in range(len(ids))]
@@ -163,20 +162,11 @@ def test_the_logarithm_is_as_good_as_it_says_for_every_number() -> None:
 
 @pytest.mark.parametrize("entry", VECTORS["ops"], ids=lambda entry: f"V{entry['vocab_size']}")
 def test_vectors_of_the_ops(isa: str, entry: dict[str, Any]) -> None:
-    check_ops(entry, 1)
-
-
-@pytest.mark.parametrize("entry", VECTORS_2["ops"], ids=lambda entry: f"V{entry['vocab_size']}")
-def test_vectors_of_the_ops_of_version_2(isa: str, entry: dict[str, Any]) -> None:
-    check_ops(entry, 2)
-
-
-def check_ops(entry: dict[str, Any], version: int) -> None:
     registry = Registry.create(
         None,
         vocab_size=entry["vocab_size"],
         unmarked_ids=entry["unmarked_ids"],
-        scheme=Scheme(family="gumbel", n_gram=entry["n_gram"], version=version),
+        scheme=Scheme(family="gumbel", n_gram=entry["n_gram"]),
     )
     for number, secret in enumerate((bytes(range(32)), bytes(32))):
         registry.add(str(number), secret=secret)
@@ -196,7 +186,7 @@ def check_ops(entry: dict[str, Any], version: int) -> None:
         assert np.array_equal(before[:3], after[:3])
 
 
-@pytest.mark.parametrize("entry", [*VECTORS["profile"], *VECTORS_2["profile"]])
+@pytest.mark.parametrize("entry", VECTORS["profile"])
 def test_vectors_profile(entry: dict[str, Any]) -> None:
     assert Profile.from_dict(entry["profile"]).digest == entry["digest"]
 
@@ -207,25 +197,25 @@ def test_vectors_profile(entry: dict[str, Any]) -> None:
 def test_the_family_has_its_own_defaults() -> None:
     scheme = Scheme(family="gumbel")
     assert (scheme.n_gram, scheme.kappa, scheme.k_p, scheme.placement) == (4, 1.0, 1, "final")
-    assert (scheme.version, Scheme().version) == (2, 1)
+    assert (scheme.version, Scheme().version) == (1, 1)
     assert (Scheme().n_gram, Scheme().kappa) == (2, 0.8)
     assert Scheme(family="gumbel", n_gram=2, kappa=1).n_gram == 2
     assert Scheme(**scheme.to_dict()) == scheme
     assert Profile.from_dict(Profile(scheme, 99).to_dict()) == Profile(scheme, 99)
 
 
-def test_a_registry_of_version_1_stays_one(tmp_path: pathlib.Path) -> None:
-    known = VECTORS["profile"][0]
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_file_of_a_draft_is_refused_with_one_sentence(version: int, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "team.json"
-    registry = Registry.create(path, vocab_size=32000, scheme=Scheme(**known["profile"]["scheme"]))
-    registry.add("planner")
-    before = path.read_bytes()
-    again = Registry.load(path)
-    assert again.profile.digest == known["digest"]
-    assert not again.marking_keys().marking.counted
-    again.rotate("planner")
-    assert json.loads(path.read_bytes())["profiles"] == json.loads(before)["profiles"]
-    assert b'"version": 2' not in path.read_bytes()
+    Registry.create(path, vocab_size=32000, scheme=Scheme(family="gumbel")).add("planner")
+    content = json.loads(path.read_bytes())
+    content.pop("checksum")
+    (profile,) = content["profiles"].values()
+    profile["scheme"]["version"] = version
+    content["checksum"] = canonical_digest(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(SchemeMismatch, match=f"scheme version {version} is of a draft or a later release"):
+        Registry.load(path)
 
 
 @pytest.mark.parametrize(
@@ -267,36 +257,25 @@ def test_scores_of_text_without_a_mark_are_exponential() -> None:
     assert abs(np.corrcoef(scores[3:].T)[0, 1]) < 0.03
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_embed_and_score_read_the_same_slot(isa: str, version: int) -> None:
-    registry = team(500, (), version=version)
+def test_embed_and_score_read_the_same_slot(isa: str) -> None:
+    registry = team(500, ())
     for slot, context in enumerate(([7, 8, 9], [499, 0, 499])):
         noise = np.zeros((500, 500), dtype=np.float32)
         tokens = np.array([[*context, v] for v in range(500)]).ravel()
-        counts = reference.times_before(tokens, 4)[3::4] if version == 2 else None
+        counts = reference.times_before(tokens, 4)[3::4]
         kernels.embed_(noise, [context] * 500, [slot] * 500, registry, counts=counts)
         scores = kernels.score_tokens(tokens, registry)[3::4, slot]
         met = noise.diagonal().astype(np.float64)
         np.testing.assert_allclose(scores, -np.log1p(-np.exp(-np.exp(-met))), rtol=3e-5)
         assert met.argmax() == scores.argmax()
-        assert len(np.unique(noise[:, 7])) == (500 if version == 2 else 1)  # the context returns every time
-
-
-def test_the_first_time_a_context_stands_there_both_versions_mark_alike(isa: str) -> None:
-    first, second = team(500, (), version=1), team(500, (), version=2)
-    ids = np.random.default_rng(2).integers(0, 6, 400)
-    times = reference.times_before(ids, 4)
-    assert 100 < (times[3:] == 0).sum() < 300
-    one, two = kernels.score_tokens(ids, first), kernels.score_tokens(ids, second)
-    assert np.array_equal(one[times == 0], two[times == 0])
-    assert (one[times > 0] != two[times > 0]).all()
+        assert len(np.unique(noise[:, 7])) == 500  # the context returns every time
 
 
 def test_counts_are_for_seeds_that_hold_them_and_at_least_0() -> None:
     logits = np.zeros((2, V), dtype=np.float32)
-    for registry in (team(version=1), teams.team(["planner"], numbered=1, vocab_size=V, n_gram=4)):
-        with pytest.raises(InputError, match="counts: got some under family"):
-            kernels.embed_(logits, [[1, 2, 3]] * 2, [0, 0], registry, counts=[0, 0])
+    fourier = teams.team(["planner"], numbered=1, vocab_size=V, n_gram=4)
+    with pytest.raises(InputError, match="counts: got some under family"):
+        kernels.embed_(logits, [[1, 2, 3]] * 2, [0, 0], fourier, counts=[0, 0])
     with pytest.raises(InputError, match="counts: row 1 holds -1, expected at least 0"):
         kernels.embed_(logits, [[1, 2, 3]] * 2, [0, 0], team(), counts=[0, -1])
     assert not logits.any()

@@ -124,13 +124,10 @@ def test_rows_are_marked_as_embed_marks_their_contexts(
     cuda.raise_if_refused(CPU)
 
 
-@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("n_gram", [2, 4, 5])
-def test_contexts_that_stood_before_are_counted_and_left_alone_in_version_1(
-    n_gram: int, version: int
-) -> None:
+def test_contexts_that_stood_before_are_counted(n_gram: int) -> None:
     rng = np.random.default_rng(n_gram)
-    keys = key_table(V, agents=4, n_gram=n_gram, family="gumbel", version=version)
+    keys = key_table(V, agents=4, n_gram=n_gram, family="gumbel")
     read, words, counted = SequenceRows(keys.marking, CPU), n_gram - 1, []
     for step in range(30):
         table = Table(rng, keys, drafts=True, wide=step % 2 == 0)
@@ -147,11 +144,9 @@ def test_contexts_that_stood_before_are_counted_and_left_alone_in_version_1(
             stood = sum(history[at : at + words] == context for at in range(len(history) - words))
             assert read.counts[row] == stood
             seed, frequency = read.records[row, :2].numpy().view(np.uint64)[0], int(read.records[row, 2])
-            left = version == 1 and stood
-            assert frequency == (LEFT_ALONE if left else 0)
-            if not left:
-                subkey = keys.marking.subkeys[table.slots[table.rows[row]]]
-                assert seed == reference.context_seed(subkey, np.array(context), stood)
+            assert frequency == 0
+            subkey = keys.marking.subkeys[table.slots[table.rows[row]]]
+            assert seed == reference.context_seed(subkey, np.array(context), stood)
             counted.append(stood)
     assert max(counted) > 3
     assert 20 < counted.count(0) < len(counted) - 20

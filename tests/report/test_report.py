@@ -122,7 +122,6 @@ def test_the_json_form_holds_what_the_report_says() -> None:
     assert data["segments"][0] == json.loads(json.dumps(dataclasses.asdict(report.segments[0])))
     assert data["transitions"]["adjacency"] == [[0, 1], [0, 0]]
     assert int(data["transitions"]["bitmask"], 16) == report.transitions.bitmask == 2
-    assert data["draft"] is (report.profile.family.version == 0)
     assert set(data["decoder"]["options"]) == set()
 
 

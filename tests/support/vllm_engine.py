@@ -145,16 +145,13 @@ def one_left(
     if request.agent is None or not places or {0, 1} & {*places[-1]}:
         return row
     count = places[:-1].count(places[-1])
-    if count and scheme.version == 1:
-        return row
     key, position = request_key(f"seed {request.params.seed}"), len(history) - len(request.prompt)
     if free_of_environment().are_free(np.array([key]), np.array([position]))[0]:
         return row
     if any(id >= V for id in places[-1]):
         return row
     final = sampled_from(row if penalised else penalties(row, history, request), request.params)
-    given = [count] if scheme.version > 1 else None
-    iet.embed_(final[None], [places[-1]], [registry.slot(request.agent)], registry, counts=given)
+    iet.embed_(final[None], [places[-1]], [registry.slot(request.agent)], registry, counts=[count])
     token = int(final.argmax())
     left = np.full_like(row, -np.inf)
     left[token] = row[token]

@@ -10,10 +10,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from iet.generation.free import FreeTokens
 from iet.marks.keys import KeyTable
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
+
+
+NO_FREE = FreeTokens(0, 0.0)
+
+
+def name_of(keys: KeyTable) -> str:
+    """Return the name of an engine, which chooses its free tokens, from the keys that it marks with."""
+    return str(keys.subkeys[0].tobytes().hex())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,5 +72,7 @@ class Engine(Protocol):
     def expected(self, logits: torch.Tensor, asked: Asked, prompt: list[int], output: list[int]) -> Floats:
         """Return the probabilities [V] with which the engine itself draws from logits [V]."""
 
-    def rows(self, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked) -> Rows:
+    def rows(
+        self, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked, free: FreeTokens = NO_FREE
+    ) -> Rows:
         """Take up one request for each row of prompts [B, P] and outputs [B, O], under its key."""

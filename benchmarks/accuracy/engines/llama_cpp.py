@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import pathlib
 import tempfile
@@ -12,7 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.accuracy.engines.asked import Asked, Floats, Ids, Rows
+from benchmarks.accuracy.engines.asked import NO_FREE, Asked, Floats, Ids, Rows, name_of
+from iet.generation.free import FreeTokens
 from iet.generation.llama_cpp import LogitsProcessor
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
@@ -49,14 +51,18 @@ class LlamaCpp:
         llama_cpp.llama_sampler_apply(chain.sampler, found)
         return found
 
-    def rows(self, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked) -> Rows:
-        return LlamaCppRows(self, keys, np.concatenate([prompts, outputs], axis=1), asked)
+    def rows(
+        self, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked, free: FreeTokens = NO_FREE
+    ) -> Rows:
+        return LlamaCppRows(self, keys, np.concatenate([prompts, outputs], axis=1), asked, free)
 
 
 class LlamaCppRows:
     """One processor a row: llama.cpp calls it for one sequence."""
 
-    def __init__(self, engine: LlamaCpp, keys: KeyTable, sequences: Ids, asked: Asked) -> None:
+    def __init__(
+        self, engine: LlamaCpp, keys: KeyTable, sequences: Ids, asked: Asked, free: FreeTokens
+    ) -> None:
         self._engine, self._asked = engine, asked
         self._ids = sequences.astype(np.intc)
         profile = keys.profile
@@ -66,13 +72,16 @@ class LlamaCppRows:
             registry.add("0")
             model = SimpleNamespace(n_vocab=lambda: profile.vocab_size)
             filters: dict[str, Any] = {"top_k": asked.top_k, "top_p": asked.top_p, "min_p": asked.min_p}
-            self._processor: Any = LogitsProcessor(registry, "0", asked.temperature, model=model, **filters)
-        self._processor._keys = keys
+            options: dict[str, Any] = {"model": model, "free": free, **filters}
+            made: Any = LogitsProcessor(registry, "0", asked.temperature, **options)
+        made._keys = keys
+        self._processors: list[Any] = [copy.copy(made) for _ in sequences]
+        for row, processor in enumerate(self._processors):
+            processor._key, processor._seed = row, f"{name_of(keys)}/{row}"
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         for row, (ids, scores) in enumerate(zip(self._ids, logits.numpy(), strict=True)):
-            self._processor._key = row
-            self._processor(ids, scores)  # in place
+            self._processors[row](ids, scores)  # in place
         return logits
 
     def sample(self, left: torch.Tensor) -> Ids:

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from benchmarks import engine_wheels
-from benchmarks.accuracy.engines.asked import Asked, Floats, Ids, Rows
+from benchmarks.accuracy.engines.asked import NO_FREE, Asked, Floats, Ids, Rows, name_of
 from iet.generation import sglang as adapter
+from iet.generation.free import FreeTokens
 from iet.generation.sessions import SessionRows
 from iet.marks.keys import KeyTable
 
@@ -46,21 +47,26 @@ class SGLang:
             return_filtered_probs=True,
         )
 
-    def rows(self, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked) -> Rows:
-        return SGLangRows(self, keys, prompts, outputs, asked)
+    def rows(
+        self, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked, free: FreeTokens = NO_FREE
+    ) -> Rows:
+        return SGLangRows(self, keys, prompts, outputs, asked, free)
 
 
 class SGLangRows:
     """A batch of SGLang's requests."""
 
-    def __init__(self, engine: SGLang, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked) -> None:
+    def __init__(
+        self, engine: SGLang, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked, free: FreeTokens
+    ) -> None:
+        self._free = free
         self._engine, self._asked, self._sessions = engine, asked, SessionRows(None, keys)
         self._processor = adapter.IETLogitsProcessor()
         values = {"temperature": asked.temperature, "top_k": asked.top_k or 1 << 30}
         params = SimpleNamespace(**values, top_p=asked.top_p, min_p=asked.min_p, sampling_seed=None)
         self._requests = [
             SimpleNamespace(
-                rid=str(row),
+                rid=f"{name_of(keys)}/{row}",
                 origin_input_ids=prompt,
                 output_ids=output,
                 sampling_params=params,
@@ -77,7 +83,8 @@ class SGLangRows:
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         # The function that a server asks for its backend is not in the file that is loaded.
         backend = mock.patch.object(adapter, "_samples_with_flashinfer", return_value=False)
-        with mock.patch.object(adapter, "_key", lambda row: (self._sessions, row)), backend:
+        free = mock.patch.object(adapter, "_free", return_value=self._free)
+        with mock.patch.object(adapter, "_key", lambda row: (self._sessions, row)), backend, free:
             left: torch.Tensor = self._processor(logits, self._arguments)
         refused = [request.to_finish for request in self._requests if request.to_finish is not None]
         assert not refused, refused[0]

@@ -14,23 +14,25 @@ from unittest import mock
 import numpy as np
 import torch
 
-from benchmarks.accuracy.engines.asked import Asked, Floats, Ids, Rows
+from benchmarks.accuracy.engines.asked import NO_FREE, Asked, Floats, Ids, Rows, name_of
 from benchmarks.writing import vllm_server
 from iet.errors import BackendUnavailable
+from iet.generation.free import FreeTokens
 from iet.marks.keys import KeyTable
 
 _CPU = torch.device("cpu")
 
 
-def _processor(keys: KeyTable, columns: int, where: Any) -> Any:
+def _processor(keys: KeyTable, columns: int, where: Any, free: FreeTokens) -> Any:
     """Return the processor as vLLM makes it, with the row's number as the agent's name."""
     from iet.generation import vllm as adapter
     from iet.generation.vllm.settings import Settings
 
-    settings = Settings(keys, {str(row): row for row in range(len(keys))}, False, -1)
+    settings = Settings(keys, {str(row): row for row in range(len(keys))}, False, -1, free=free)
     model = SimpleNamespace(get_vocab_size=lambda: columns, is_diffusion=False)
+    config = SimpleNamespace(model_config=model, instance_id=name_of(keys))
     with mock.patch.object(adapter, "read_settings", return_value=settings):
-        return adapter.IETLogitsProcessor(SimpleNamespace(model_config=model), where, False)
+        return adapter.IETLogitsProcessor(config, where, False)
 
 
 class V1:
@@ -45,8 +47,10 @@ class V1:
         found = Sampler("processed_logprobs")(logits[None].clone(), metadata).logprobs_tensors.logprobs
         return np.asarray(found[0].double().exp())
 
-    def rows(self, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked) -> Rows:
-        return V1Rows(self, keys, prompts, outputs, asked)
+    def rows(
+        self, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked, free: FreeTokens = NO_FREE
+    ) -> Rows:
+        return V1Rows(self, keys, prompts, outputs, asked, free)
 
     @staticmethod
     def metadata(
@@ -94,14 +98,16 @@ class V1:
 class V1Rows:
     """A batch of the V1 runner."""
 
-    def __init__(self, engine: V1, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked) -> None:
+    def __init__(
+        self, engine: V1, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked, free: FreeTokens
+    ) -> None:
         from vllm.v1.sample.logits_processor import BatchUpdate
         from vllm.v1.sample.sampler import Sampler
 
         self._engine, self._sampler, self._columns = engine, Sampler(), keys.profile.vocab_size
         self._params = [asked.vllm(str(row)) for row in range(len(prompts))]
         self._prompts, self._outputs = prompts.tolist(), outputs.tolist()
-        self._processor = _processor(keys, self._columns, _CPU)
+        self._processor = _processor(keys, self._columns, _CPU, free)
         places = zip(range(len(prompts)), self._params, self._prompts, self._outputs, strict=True)
         self._processor.update_state(BatchUpdate(len(prompts), [], list(places), []))
 
@@ -165,14 +171,16 @@ class V2:
         final: torch.Tensor = states.apply_top_k_top_p(logits, requests, on_host)
         return final
 
-    def rows(self, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked) -> V2Rows:
-        return V2Rows(self, keys, np.concatenate([prompts, outputs], axis=1), asked)
+    def rows(
+        self, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked, free: FreeTokens = NO_FREE
+    ) -> V2Rows:
+        return V2Rows(self, keys, np.concatenate([prompts, outputs], axis=1), asked, free)
 
 
 class V2Rows:
     """Slots of the V2 runner, on the CPU."""
 
-    def __init__(self, engine: V2, keys: KeyTable, sequences: Ids, asked: Asked) -> None:
+    def __init__(self, engine: V2, keys: KeyTable, sequences: Ids, asked: Asked, free: FreeTokens) -> None:
         from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcRequestState
 
         self._engine, self._asked, self._columns = engine, asked, keys.profile.vocab_size
@@ -190,7 +198,7 @@ class V2Rows:
             prefill_len=SimpleNamespace(gpu=self._lengths.clone()),
         )
         state = LogitsProcRequestState.from_request_state(kept)
-        self._processor = _processor(keys, self._columns, state)
+        self._processor = _processor(keys, self._columns, state, free)
         for row in range(self.size):
             self._processor.add_request(row, asked.vllm(str(row)))
         self._processor.apply_staged_writes()

@@ -78,19 +78,15 @@ METHODS = (
     Method("IET fourier, posterior", "fourier", "posterior", ours=True),
     Method("IET gumbel, cusum", "gumbel", "cusum", ours=True),
     Method("IET gumbel, posterior", "gumbel", "posterior", ours=True),
-    Method("IET gumbel version 2, cusum", "gumbel_2", "cusum", ours=True),
-    Method("IET gumbel version 2, posterior", "gumbel_2", "posterior", ours=True),
     Method("IET raw, cusum as printed", "raw", "printed", "IET", ours=True),
     Method("IET fourier, cusum as printed", "fourier", "printed", ours=True),
     Method("IET raw, told the order", "raw", "told", ours=True),
     Method("IET fourier, told the order", "fourier", "told", ours=True),
     Method("IET gumbel, told the order", "gumbel", "told", ours=True),
-    Method("IET gumbel version 2, told the order", "gumbel_2", "told", ours=True),
 )
 EQUAL_KL = (
     "IET fourier, posterior",
     "IET gumbel, posterior",
-    "IET gumbel version 2, posterior",
     "IET fourier, cusum",
 )
 """Ours at the KL per token of the green lists, or below: "gumbel" changes no distribution of tokens."""

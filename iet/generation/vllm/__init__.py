@@ -59,9 +59,8 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
         argmax_v over kept tokens of ℓ_i(v) / T_i - log(-log u(k_π, v)),    the rest of the row becomes -inf
 
     where temperature, min-p, top-k and top-p are the request's. vLLM then draws that token, with drafts as
-    well: its rejection sampler accepts a draft exactly if it is the token. In version 1 of the family a
-    context that stands earlier in the sequence, prompt included, is left to vLLM's own sampling; from version
-    2 on k_π holds how often it does. A greedy request is refused: it draws
+    well: its rejection sampler accepts a draft exactly if it is the token. k_π holds how
+    often the context stands earlier in the sequence, prompt included. A greedy request is refused: it draws
     nothing. Penalties count, also under the V1 runner, which applies its own after the processor.
 
     In family "gumbel" the first tokens of an answer, and a small share of the others, are left to vLLM's own

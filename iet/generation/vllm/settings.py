@@ -87,11 +87,6 @@ class Settings:
         """Whether the mark chooses tokens, as family "gumbel" does, in place of changing logits."""
         return self.keys.profile.scheme.family == "gumbel"
 
-    @property
-    def counted(self) -> bool:
-        """Whether seeds hold how often their context stood before: no row is left alone for that."""
-        return self.keys.profile.scheme.counted
-
     def check(self, params: Any) -> None:
         """Raise an InputError for a request that is refused."""
         slot = self.slot_of(params)

@@ -131,8 +131,6 @@ class ByRow:
                 self._requests[row] = _ENDED
                 continue
             count = request.contexts.times_before() if self._settings.chooses else 0
-            if count and not self._settings.counted:
-                continue
             marked.append([row, request.key, count, *context])
             requests.append(request)
         if not marked:
@@ -171,8 +169,7 @@ class ByRow:
         penalised = penalise_(shown.to(torch.float32, copy=True), [each.penalties for each in requests])
         noisy = final_logits(penalised, table, filters)
         fresh = self._ids.are_marked(contexts)
-        given = counts if self._settings.counted else None
-        embed_(noisy, contexts, torch.where(fresh, slots, -1), self._sessions.keys, counts=given)
+        embed_(noisy, contexts, torch.where(fresh, slots, -1), self._sessions.keys, counts=counts)
         return logits.index_copy_(0, rows, leave_one(noisy, shown, fresh))
 
     def _sent(self, values: Any, dtype: torch.dtype) -> torch.Tensor:

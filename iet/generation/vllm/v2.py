@@ -182,11 +182,8 @@ class BySlot:
         """Return the logits with one token left in rows that are marked."""
         counts = times_before(*self._sequences(requests, ctx), contexts)
         fresh = (keys >= 0) & self._ids.are_marked(contexts)
-        given = counts if self._settings.counted else None
-        if given is None:
-            fresh = fresh & (counts == 0)
         noisy = self._final_logits(logits, requests, ctx)
-        embed_(noisy, contexts, torch.where(fresh, keys, -1), self._sessions.keys, counts=given)
+        embed_(noisy, contexts, torch.where(fresh, keys, -1), self._sessions.keys, counts=counts)
         return leave_one(noisy, logits, fresh)
 
     def _final_logits(self, logits: torch.Tensor, requests: torch.Tensor, ctx: Any) -> torch.Tensor:

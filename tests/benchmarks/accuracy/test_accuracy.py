@@ -360,7 +360,7 @@ def test_p_values_count_each_pair_once_or_every_time() -> None:
 
 
 def test_counting_repeats_inflates_and_counting_pairs_does_not() -> None:
-    registry = texts.keys("shipped", "gumbel", 8, 500)
+    registry = texts.keys("shipped", "fourier", 8, 500)
     ids = np.tile(np.random.default_rng(1).integers(3, 4000, 40), 10)
     summary = repeats.evidence([repeats.log_p_values(ids, registry)])
     assert summary["once"]["kolmogorov_distance"] < 0.09  # 0.061 in 95 % of the cases
@@ -368,15 +368,14 @@ def test_counting_repeats_inflates_and_counting_pairs_does_not() -> None:
 
 
 def test_repeats_are_weighed_each_way_on_the_same_text(work: pathlib.Path) -> None:
-    for cell in CELLS:
-        turns = texts.load(work, cell)[0]
-        said = dataclasses.replace(turns, ids=np.tile(turns.ids[:, :20], (1, 4)))
-        figures = repeats.decoding(said, 80)
-        assert figures["repeats"] > 0.5
-        text = decoders.form(said, 80)
-        found = iet.Auditor(text.registry, allow_unattributed=False).audit(text.talk.text)
-        assert figures["share"] == token_accuracy(text.truth, found.token_agents)
-        assert len({figures[way] for way in repeats.WAYS}) > 1
+    turns = texts.load(work, CELLS[0])[0]
+    said = dataclasses.replace(turns, ids=np.tile(turns.ids[:, :20], (1, 4)))
+    figures = repeats.decoding(said, 80)
+    assert figures["repeats"] > 0.5
+    text = decoders.form(said, 80)
+    found = iet.Auditor(text.registry, allow_unattributed=False).audit(text.talk.text)
+    assert figures["share"] == token_accuracy(text.truth, found.token_agents)
+    assert len({figures[way] for way in repeats.WAYS}) > 1
 
 
 def test_repeats_make_a_table_of_what_is_there(work: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,17 +389,18 @@ def test_repeats_make_a_table_of_what_is_there(work: pathlib.Path, monkeypatch: 
         unmarked.Unmarked("shipped T=0.2", "The council should therefore first decide on the roof. " * 3),
     ]
     results = repeats.run(work, corpus, 1, 1)
-    assert [cell["cell"]["family"] for cell in results["cells"]] == ["fourier", "gumbel"]
-    assert set(results["evidence"]["gumbel"]) == {
+    assert [cell["cell"]["family"] for cell in results["cells"]] == ["fourier"]
+    short = ", below 20 pairs"
+    evidence = results["evidence"]["fourier"]
+    assert {kind.removesuffix(short) for kind in evidence} == {
         "unmarked: pieces",
         "unmarked: twice",
         "unmarked: shipped T=0.2",
         "marked under other keys: shipped T=1.0 A=4",
     }
-    assert "unmarked: pieces, below 20 pairs" in results["evidence"]["fourier"]
-    assert results["evidence"]["gumbel"]["unmarked: pieces"]["repeats"] > 0.8
+    assert evidence[f"unmarked: pieces{short}"]["repeats"] > 0.8
     table = repeats.markdown(results)
-    assert table.count("| each pair once |") == table.count("| every repeat |") == 8
+    assert table.count("| each pair once |") == table.count("| every repeat |") == len(evidence)
 
 
 # Figures

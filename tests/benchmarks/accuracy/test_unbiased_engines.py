@@ -30,7 +30,16 @@ def test_what_the_processor_chooses_is_what_the_engine_would_draw(
         pytest.skip(why)
     # A process of its own: vLLM's V2 runner takes Triton's interpreter only before vLLM is loaded.
     out = tmp_path / "out.json"
-    sizes = ["--draws", "2048", "--texts", "768", "--rows", "16" if engine == "vllm-v2" else "512"]
+    sizes = [
+        "--seed",
+        "2",
+        "--draws",
+        "2048",
+        "--texts",
+        "768",
+        "--rows",
+        "16" if engine == "vllm-v2" else "512",
+    ]
     command = [sys.executable, "-m", "benchmarks.accuracy.unbiased_engines", "--engine", engine]
     ran = subprocess.run(
         [*command, *sizes, "-o", str(out)], cwd=ROOT, capture_output=True, text=True, check=False
