@@ -61,6 +61,7 @@ class _Bar:
 
     def __init__(self, line: str, total: float | None) -> None:
         self._now, self._total = (line, 0.0), total
+        self._file = sys.stderr  # as it is now: loading a model redirects it
         self.over, self.thread = threading.Event(), threading.Thread(target=self._draw, daemon=True)
 
     def move(self, line: str, done: float) -> None:
@@ -71,7 +72,7 @@ class _Bar:
             return
         if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
             line = harmless(f"iet: {self._now[0]}")
-            print(cut(line, (width_of(sys.stderr) or 80) - 1), file=sys.stderr, flush=True)
+            print(cut(line, (width_of(self._file) or 80) - 1), file=self._file, flush=True)
             return
         from tqdm import tqdm
 
@@ -80,13 +81,13 @@ class _Bar:
             desc=harmless(self._now[0]),
             total=self._total,
             bar_format="iet: {desc} " + counted,
-            file=sys.stderr,
+            file=self._file,
             leave=False,
         ) as bar:
             bar.start_t -= DELAY
             done = False
             while not done:
                 done = self.over.wait(REFRESH)
-                bar.ncols = width_of(sys.stderr)
+                bar.ncols = width_of(self._file)
                 bar.desc, bar.n = harmless(self._now[0]), self._now[1]
                 bar.refresh()
