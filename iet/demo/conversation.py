@@ -6,11 +6,11 @@ import dataclasses
 import pathlib
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from iet.audit.language_model import no_progress_bars
 from iet.decoding.topology import template, walk
-from iet.errors import check_number, missing
+from iet.errors import InputError, check_number, missing
 from iet.marks.registry import Registry
 from iet.report import Span
 
@@ -37,6 +37,9 @@ ADDRESS = (
 ROLES = ("planner", "researcher", "critic", "engineer", "writer", "treasurer")
 """Names of the demo's agents, 4 to 6 of them."""
 
+Turn: TypeAlias = "tuple[str | None, str]"
+"""A speaker and the text of one turn."""
+
 JOINER = " "
 """The text between turns: one space, which occurs everywhere inside turns too."""
 
@@ -49,11 +52,15 @@ class Conversation:
         text: the turns, joined; all that survives.
         spans: one per turn, over the characters of `text`; a joiner belongs to the turn after it.
         speakers: agents in the order of the turns, None for an unmarked one.
+        token_ids: the ids that the model drew for the text of each turn.
+        entropy: mean entropy of the sampler's distribution, in nats a token; None if nothing was generated.
     """
 
     text: str
     spans: tuple[Span, ...]
     speakers: tuple[str | None, ...]
+    token_ids: tuple[tuple[int, ...], ...] = ()
+    entropy: float | None = None
 
     def truth(self) -> dict[str, Any]:
         """Return the JSON form of the truth, without the text."""
@@ -63,22 +70,37 @@ class Conversation:
         }
 
 
-def load_model(path: str | pathlib.Path = MODEL) -> tuple[Any, Any]:
+def load_model(path: str | pathlib.Path = MODEL, chat: bool = False) -> tuple[Any, Any]:
     """Return a causal language model of transformers in float32 evaluation mode, and its tokenizer.
+
+    Args:
+        path: a folder or an id on the Hub.
+        chat: refuse a tokenizer without a chat template, before the model is loaded.
 
     Raises:
         BackendUnavailable: torch or transformers is missing.
+        InputError: the model or its chat template is missing.
     """
     try:
         import torch
         import transformers
     except ImportError as error:
         raise missing(f"generating text: {error}", "transformers") from None
-    tokenizer = transformers.AutoTokenizer.from_pretrained(path, padding_side="left")
-    with no_progress_bars():
-        model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    tokenizer = _load(transformers.AutoTokenizer, path, padding_side="left")
+    if chat and not tokenizer.chat_template:
+        raise InputError(f"model: {str(path)!r} has no chat template; expected an instruct model")
+    model = _load(transformers.AutoModelForCausalLM, path, dtype=torch.float32)
     model.train(False)
     return model, tokenizer
+
+
+def _load(kind: Any, path: str | pathlib.Path, **options: Any) -> Any:
+    try:
+        with no_progress_bars():
+            return kind.from_pretrained(path, **options)
+    except Exception as error:  # of transformers, safetensors or the Hub
+        said = " ".join(str(error).split())
+        raise InputError(f"model: {str(path)!r} holds no causal language model ({said:.300})") from None
 
 
 def speakers_of_walk(topology: str, agents: Sequence[str], rounds: int, seed: int) -> list[list[str]]:
@@ -100,13 +122,14 @@ def converse(
     rounds: Sequence[Sequence[str | None]],
     *,
     task: str = TASK,
+    prompt: Callable[[str | None, Sequence[Turn]], list[int]] | None = None,
     temperature: float = 1.0,
     top_p: float = 1.0,
     turn_tokens: tuple[int, int] = (150, 250),
     max_prompt_tokens: int = 1024,
     seed: int = 0,
     words: Iterable[str] | None = None,
-    on_token: Callable[[], object] = lambda: None,
+    on_step: Callable[[float], object] = lambda done: None,
 ) -> Conversation:
     """Let marked agents write a text together.
 
@@ -117,13 +140,16 @@ def converse(
         registry: holds every agent's key.
         rounds: the speakers of each round, one row of the batch for each; None speaks unmarked.
         task: the prompt.
+        prompt: returns the ids of a speaker's prompt in place of the task and the text, as `iet.demo.chat`
+            does. The model may then end a turn itself; a turn that it does not end is cut after a sentence.
         temperature, top_p: of the sampler; κ counts after both.
-        turn_tokens: lengths are drawn uniformly from [low, high]. No turn ends earlier.
+        turn_tokens: lengths are drawn uniformly from [low, high]. No turn ends earlier than at `low`, without
+            `prompt` none ends earlier than its length.
         max_prompt_tokens: maximum length of the prompt; the oldest text is cut off, the task stays.
         seed: draws lengths and tokens. Two runs on one machine and version of torch agree to the bit.
         words: a list; a turn is then of whole sentences of these words alone: what is cut inside a sentence
             falls away, unless the turn has no other. None: whatever the model samples.
-        on_token: called after every step of a batch.
+        on_step: called after every step of a batch, with the number of rounds written so far.
 
     Returns:
         The conversation. Costs one `generate` a round.
@@ -131,50 +157,71 @@ def converse(
     import torch
     import transformers
 
+    from iet.demo.words import Sentences, whole_sentences
     from iet.generation.transformers import WatermarkingConfig
 
-    class Step(transformers.StoppingCriteria):
-        def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
-            on_token()
-            return torch.zeros(len(input_ids), dtype=torch.bool)
+    warpers: list[Any] = [transformers.TemperatureLogitsWarper(float(temperature))]
+    if top_p < 1:
+        warpers.append(transformers.TopPLogitsWarper(float(top_p)))
+    nats = list[float]()
+    done = 0.0
 
-    sentences = None
-    if words is not None:
-        from iet.demo.words import Sentences, whole_sentences
+    class Meter(transformers.LogitsProcessor):
+        def __call__(self, input_ids: Any, scores: Any) -> Any:
+            nonlocal done
+            sampled = scores
+            for warper in warpers:
+                sampled = warper(input_ids, sampled)
+            log_q = sampled.log_softmax(dim=-1)
+            nats.extend((-log_q.exp() * log_q).nansum(dim=-1).tolist())
+            done += 1 / max(lengths)
+            on_step(done)
+            return scores
 
-        sentences = Sentences(tokenizer, words)
+    sentences = [] if words is None else [Sentences(tokenizer, words)]
     draw = random.Random(seed)
-    text, spans, speakers = "", list[Span](), list[str | None]()
-    for names in rounds:
+    text, spans, turns, drawn = "", list[Span](), list[Turn](), list[tuple[int, ...]]()
+    pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    for number, names in enumerate(rounds):
+        done = float(number)
         lengths = [draw.randint(*turn_tokens) for _ in names]
-        task_ids = tokenizer(task, add_special_tokens=False).input_ids
-        tail = tokenizer(text, add_special_tokens=False).input_ids
-        prompt = task_ids + tail[max(0, len(tail) - max(0, max_prompt_tokens - len(task_ids))) :]
-        ids = torch.tensor([prompt] * len(names))
+        if prompt is None:
+            task_ids = tokenizer(task, add_special_tokens=False).input_ids
+            tail = tokenizer(text, add_special_tokens=False).input_ids
+            prompts = [task_ids + tail[max(0, len(tail) - max(0, max_prompt_tokens - len(task_ids))) :]]
+            prompts *= len(names)
+        else:
+            prompts = [prompt(name, turns) for name in names]
+        width = max(map(len, prompts))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(draw.getrandbits(63))
             output = model.generate(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
+                input_ids=torch.tensor([[pad] * (width - len(ids)) + ids for ids in prompts]),
+                attention_mask=torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts]),
                 watermarking_config=WatermarkingConfig(registry, names),
                 do_sample=True,
                 temperature=temperature,
                 top_p=top_p,
                 top_k=0,
-                min_new_tokens=max(lengths),
+                min_new_tokens=max(lengths) if prompt is None else turn_tokens[0],
                 max_new_tokens=max(lengths),
-                pad_token_id=tokenizer.pad_token_id,
-                logits_processor=[] if sentences is None else [sentences],
-                stopping_criteria=[Step()],
+                pad_token_id=pad,
+                logits_processor=[*sentences, Meter()],
             )
-        for name, row, length in zip(names, output[:, len(prompt) :], lengths, strict=True):
+        for name, row, length in zip(names, output[:, width:].tolist(), lengths, strict=True):
             turn = tokenizer.decode(row[:length], skip_special_tokens=True).strip()
-            # A cut inside a character decodes to U+FFFD, which nobody sampled.
+            # A cut inside a character decodes to U+FFFD, which the model did not sample.
             turn = turn.strip("\ufffd").strip()
-            if sentences is not None:
+            is_cut = prompt is not None and not set(row[:length]) & set(tokenizer.all_special_ids)
+            if sentences or is_cut:
                 turn = whole_sentences(turn)
+            kept = length
+            while kept and turn in tokenizer.decode(row[: kept - 1], skip_special_tokens=True):
+                kept -= 1
             start = len(text)
             text += (JOINER if text else "") + turn
             spans.append(Span(start, len(text), name))
-            speakers.append(name)
-    return Conversation(text, tuple(spans), tuple(speakers))
+            turns.append((name, turn))
+            drawn.append(tuple(row[:kept]))
+    speakers = tuple(name for name, _ in turns)
+    return Conversation(text, tuple(spans), speakers, tuple(drawn), sum(nats) / len(nats) if nats else None)

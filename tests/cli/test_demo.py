@@ -84,14 +84,16 @@ def test_the_callers_random_numbers_are_left_alone(shipped: tuple[Any, Any]) -> 
 
 
 def test_spans_tile_the_text_turn_by_turn(shipped: tuple[Any, Any]) -> None:
-    steps: list[int] = []
-    found = talk(shipped, [["planner", "critic"], ["critic", "engineer"]], on_token=lambda: steps.append(1))
+    steps: list[float] = []
+    found = talk(shipped, [["planner", "critic"], ["critic", "engineer"]], on_step=steps.append)
     assert [span.agent for span in found.spans] == list(found.speakers)
     assert [span.start for span in found.spans] == [0, *(span.end for span in found.spans[:-1])]
     assert found.spans[-1].end == len(found.text)
     for span in found.spans[1:]:
         assert found.text[span.start : span.end].startswith(JOINER)
     assert 24 <= len(steps) <= 32  # a step is a token of every row of a round
+    assert steps == sorted(steps)
+    assert steps[-1] == pytest.approx(2)
     assert found.truth()["turns"][1] == {
         "char_start": found.spans[1].start,
         "char_end": found.spans[1].end,
