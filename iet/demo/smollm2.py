@@ -25,17 +25,6 @@ _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
-def load() -> tuple[Any, Any]:
-    """Return the model in float32 and its tokenizer, as `load_model` does.
-
-    Raises:
-        BackendUnavailable: the package, gguf, torch or transformers is missing.
-    """
-    from iet.demo.conversation import load_model
-
-    return load_model(folder())
-
-
 def folder() -> pathlib.Path:
     """Return the folder of the float32 copy, written whole or not at all by the first call.
 

