@@ -248,7 +248,7 @@ def results(work: pathlib.Path, models: Sequence[str]) -> list[dict[str, Any]]:
         if not path.is_file() or not plain.is_file():
             continue
         figures, unmarked = json.loads(path.read_text()), json.loads(plain.read_text())
-        over = {f"over_{n}": figures[f"distinct_{n}"][0] / unmarked[f"distinct_{n}"][0] for n in ORDERS}
+        over = {"over_3": figures["distinct_3"][0] / unmarked["distinct_3"][0]}
         setting = {} if free is None else {"first": free.first, "rate": free.rate}
         rows.append({"model": name, "temperature": temperature, **setting, "figures": figures, **over})
     return rows
