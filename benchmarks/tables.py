@@ -147,9 +147,7 @@ def needed(results: pathlib.Path) -> str:
     rows = sorted(_content(results, "power")["simulated"], key=lambda row: float(row["entropy"]))
     keys = list(rows[0]["tokens"])[1]
     cells = {
-        (_scheme(row), f"{row['entropy']:g}"): tokens_needed(row["tokens"][keys], row["most"])
-        for row in rows
-        if row.get("variants", 1) == 1
+        (_scheme(row), f"{row['entropy']:g}"): tokens_needed(row["tokens"][keys], row["most"]) for row in rows
     }
     return _pivot(f"tokens among {keys} agents, at nats per token", cells)
 

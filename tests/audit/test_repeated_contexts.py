@@ -1,4 +1,4 @@
-"""Texts of family gumbel in which contexts return: every position is marked and read."""
+"""Repeated contexts in texts of family gumbel: every position is marked and read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from iet.native import reference
 from iet.native.texts import Texts
 from tests.support.teams import team
 
-V, IDS, WORDS = 64, 5, 2  # of the vocabulary, those that stand in texts, of a context
+V, IDS, WORDS = 64, 5, 2  # of the vocabulary, those that texts hold, of a context
 NAMES = ["planner", "critic", "writer"]
 
 
@@ -25,7 +25,7 @@ def registry_of() -> Registry:
 
 
 def written(registry: Registry, speakers: list[str | None], tokens: int, seed: int) -> Any:
-    """Ids that agents (None: nobody) draw in turn from five equal ones, each after all that stands before."""
+    """Ids that agents (None: unmarked) draw in turn from five equal ones, each after all earlier ids."""
     rng, ids, scheme = np.random.default_rng(seed), [0, 1], registry.profile.scheme
     for agent in np.repeat(np.array(speakers, dtype=object), tokens):
         logits = np.full((1, V), -np.inf, np.float32)
@@ -71,7 +71,7 @@ def test_a_copy_is_no_evidence_and_neither_is_the_same_passage_many_times() -> N
     assert abs(scores[len(passage) :].mean() - 1) < 4 / np.sqrt(11 * len(passage))
     assert sum(s.end - s.start for s in report.segments if s.agent is not None) <= 2 * len(passage)
     rng, found = np.random.default_rng(4), 0
-    for _ in range(60):  # the null: nobody wrote a passage that stands there over and over
+    for _ in range(60):  # the null: no agent wrote a passage that the text repeats
         ids = np.tile(rng.integers(0, V, 30), 20)
         found += bool(iet.Auditor(registry, level=0.1).audit(token_ids=ids).found)
     assert found <= 14  # 6 expected

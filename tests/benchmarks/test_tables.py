@@ -1,4 +1,4 @@
-"""The tables of README and docs, as they stand there and from given results."""
+"""The tables of README and docs: the committed ones, and those of given results."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ each_scheme = pytest.mark.parametrize(
         {"kappa": 2.0},
         {"n_gram": 4, "k_p": "per-agent", "family": "square"},
         {"placement": "raw"},
-        {"family": "gumbel", "n_gram": 2},  # in which contexts come back
+        {"family": "gumbel", "n_gram": 2},  # with repeated contexts
         {"family": "gumbel", "n_gram": 2, "free": (3, 0.2)},
         {"family": "gumbel"},
     ],
@@ -431,7 +431,7 @@ def test_v2_text_with_drafts_is_found(
 
 
 def looked_up(history: list[int]) -> list[int]:
-    """Propose what followed the last token where it stood before, as the n-gram speculator does."""
+    """Propose the tokens after an earlier occurrence of the last token, as the n-gram speculator does."""
     for at in range(len(history) - 2, -1, -1):
         if history[at] == history[-1]:
             return history[at + 1 : at + 4]

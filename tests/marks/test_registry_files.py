@@ -1,4 +1,4 @@
-"""Registry files: private, whole or absent, and refused where they are not as they should be."""
+"""Registry files: private, written whole or not at all, and refused if they are damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report: its JSON form, its looks in a terminal, and that docstrings tell what is there."""
+"""The report: its JSON form, its looks in a terminal, and that docstrings list its fields."""
 
 from __future__ import annotations
 
