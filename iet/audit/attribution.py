@@ -26,8 +26,8 @@ from iet.audit.evidence import (
     decoy_log_p,
     discoveries,
     over_keys,
+    over_own_keys,
     over_sessions,
-    over_variants,
     piece_log_p,
     segment_log_p,
 )
@@ -187,7 +187,7 @@ def _evidence(plan: Plan, log_p: Sequence[Float64s]) -> Float64s:
     of each profile, [D, K].
     """
     owners = np.concatenate([reader.owners for reader in plan.readers])
-    corrected = over_keys(over_variants(np.concatenate(log_p, axis=1), owners))
+    corrected = over_keys(over_own_keys(np.concatenate(log_p, axis=1), owners))
     found = np.full((len(corrected), len(plan.names)), np.nan)
     found[:, np.unique(owners)] = np.minimum(corrected + math.log(plan.tried), 0)
     return found

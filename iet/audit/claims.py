@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from iet.audit.evidence import over_keys, over_sessions, over_variants
+from iet.audit.evidence import over_keys, over_own_keys, over_sessions
 from iet.audit.plan import Plan
 from iet.audit.tails import log_tails
 from iet.audit.texts import Reading
@@ -266,7 +266,7 @@ def _tested(
             sums, counts = part.sums(first, last, reader.keys), part.counts[first:last]
             tails = log_tails(sums.ravel(), np.repeat(counts, sums.shape[1]), family)
             of_keys.append(tails.reshape(sums.shape))
-            log_p[:, np.unique(owners)] = over_variants(of_keys[-1], owners)
+            log_p[:, np.unique(owners)] = over_own_keys(of_keys[-1], owners)
             for row in np.flatnonzero(np.isin(claimed[first:last], owners)).tolist():
                 mine = owners == claimed[first + row]
                 excess[first + row] = sums[row, mine].max() - counts[row] * family.mean(0.0)
@@ -277,7 +277,7 @@ def _tested(
             if judged[d] and len(rest):
                 values = log_p[d - first, rest]
                 others[d] = rest[values.argmin()]
-                other[d] = over_variants(values, np.zeros(len(rest), np.int64))[0]  # of the lowest of them
+                other[d] = over_own_keys(values, np.zeros(len(rest), np.int64))[0]  # of the lowest of them
         if plan.sessions:
             for reader, tails in zip(plan.readers, of_keys, strict=True):
                 for column, agents in enumerate((claimed[first:last], others[first:last])):

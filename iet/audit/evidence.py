@@ -24,8 +24,8 @@ __all__ = [
     "log_tail",
     "log_tails",
     "over_keys",
+    "over_own_keys",
     "over_sessions",
-    "over_variants",
     "piece_log_p",
     "segment_log_p",
 ]
@@ -214,7 +214,7 @@ def decoy_log_p(log_ratios: Floats, decoys: Floats) -> Floats:
     return np.asarray(np.log((1.0 + above) / (1.0 + len(ranked))))
 
 
-def over_variants(log_p: Floats, owners: Integers) -> Floats:
+def over_own_keys(log_p: Floats, owners: Integers) -> Floats:
     """Return the p-value of each agent from those of its keys, rotated ones among them.
 
         p'_a = 1 - (1 - min p)^k,  over the k keys of agent a
@@ -230,7 +230,7 @@ def over_variants(log_p: Floats, owners: Integers) -> Floats:
     Returns:
         log_p <= 0 [A], or [D, A], of the agents that have a key, ascending.
 
-    >>> np.exp(over_variants(np.log([0.001, 0.5, 0.3, 0.2]), np.array([0, 0, 0, 3]))).round(4).tolist()
+    >>> np.exp(over_own_keys(np.log([0.001, 0.5, 0.3, 0.2]), np.array([0, 0, 0, 3]))).round(4).tolist()
     [0.003, 0.2]
     """
     firsts = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))[: len(owners)]
