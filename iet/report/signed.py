@@ -40,11 +40,6 @@ STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:uuid:21076bcc-3ac3-468e-9080-8f3f0d553473#implicit-execution-tracing/attribution/v1"
 """Of what is signed now. docs/how/signing.md says why it is no address."""
 
-_PREDICATE_TYPES = (
-    PREDICATE_TYPE,
-    "https://pypi.org/project/implicit-execution-tracing/attribution/v1",  # until 0.1.0: the same content
-)
-
 MAX_BYTES = 64 << 20
 MAX_SIGNATURES = 32
 """Of an envelope: each signature is tried with each key that is trusted."""
@@ -249,7 +244,7 @@ def _statement(payload: bytes, strict: bool = False) -> dict[str, Any]:
         kinds = statement["_type"], statement["predicateType"]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise VerificationError(f"statement: signed, but not an in-toto Statement ({error})") from None
-    if kinds[0] != STATEMENT_TYPE or kinds[1] not in _PREDICATE_TYPES:
+    if kinds != (STATEMENT_TYPE, PREDICATE_TYPE):
         raise VerificationError(f"statement: got {kinds!r:.300}, expected {(STATEMENT_TYPE, PREDICATE_TYPE)}")
     try:
         [subject], predicate = statement["subject"], statement["predicate"]
