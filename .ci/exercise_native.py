@@ -111,12 +111,10 @@ for isa in iet.backends().isas:
         if tokens > 1000:  # a passage that comes back
             ids[-300:] = ids[:300]
         pairs = kernels.pair_numbers(ids % 500, registries[turn % 2]) if turn % 4 else None
-        odds = rng.uniform(0.1, 9, tokens) if turn % 5 == 0 else None
         one = iet.decoding.decode(
             scores,
             family=("fourier", "gumbel")[turn % 2] if turn % 3 else "square",
             pairs=pairs,
-            break_odds=odds,
             allow_unattributed=turn % 2 == 0,
             block=int(rng.integers(1, 40)),
             resolution=int(rng.integers(1, 9)),

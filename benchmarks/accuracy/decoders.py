@@ -10,10 +10,8 @@ and names the agent of each turn by the sum of its scores, each pair counted onc
 the least length of a segment of `cusum` are the best of a grid on ten tuning texts of the same cell; of
 "cusum, min_points 10" the least length is the paper's number, 160 tokens, and the others are the best.
 Nothing else was fitted to any cell.
-`--breaks` lets `posterior` look at line ends and shows it beside the one that does not; a joiner that hardly
-stands inside turns would give the boundaries away, so the table says how often it does. `--model N` reads the
-first N texts of every cell with the model that wrote them, too. What is done is kept in DIR: the same command
-goes on.
+`--model N` also reads the first N texts of every cell with the model that wrote them. What is done is kept in
+DIR: the same command goes on.
 """
 
 from __future__ import annotations
@@ -97,9 +95,7 @@ def tune(tuning: Iterable[Text], family: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def measure(
-    text: Text, cusum: Mapping[str, dict[str, Any]], breaks: bool
-) -> tuple[dict[str, float], NDArray[np.float64]]:
+def measure(text: Text, cusum: Mapping[str, dict[str, Any]]) -> tuple[dict[str, float], NDArray[np.float64]]:
     """Return the figures of one text, and counts of how sure the posterior was and how often right."""
     figures: dict[str, float] = {"tokens": float(len(text.ids))}
 
@@ -109,11 +105,7 @@ def measure(
 
     note("oracle", oracle(text))
     reliability = np.zeros((2, BINS))
-    more = {"break_odds": True} if breaks else {}
-    if breaks:
-        forced = Auditor(text.registry, allow_unattributed=False).audit(text.talk.text)
-        note("posterior without breaks", forced.token_agents)
-    for name, options in {"posterior": more, "window": {}, **cusum}.items():
+    for name, options in {"posterior": {}, "window": {}, **cusum}.items():
         decoder = name.split(",")[0]
         forced = Auditor(text.registry, decoder, allow_unattributed=False, **options).audit(text.talk.text)
         note(name, forced.token_agents)
@@ -156,7 +148,7 @@ def language_model(name: str) -> iet.LanguageModel:
 
 
 def with_model(
-    path: pathlib.Path, found: Sequence[texts.Turns], length: int, joiner: str, breaks: bool
+    path: pathlib.Path, found: Sequence[texts.Turns], length: int, joiner: str
 ) -> list[dict[str, float]]:
     """Return the figures of `posterior` with the model that wrote the texts; `path` keeps those it has."""
     rows: list[dict[str, float]] = []
@@ -164,9 +156,7 @@ def with_model(
         rows = json.loads(path.read_text(encoding="utf-8"))
     for turns in found[len(rows) :]:
         text = form(turns, length, joiner)
-        reader = Auditor(
-            text.registry, allow_unattributed=False, model=language_model(turns.cell.model), break_odds=breaks
-        )
+        reader = Auditor(text.registry, allow_unattributed=False, model=language_model(turns.cell.model))
         started = time.perf_counter()
         labels = reader.audit(text.talk.text).token_agents
         row = {
@@ -193,14 +183,8 @@ def add_model(result: dict[str, Any], rows: Sequence[dict[str, float]]) -> dict[
     return {**result, "figures": figures, "texts_with_model": len(rows)}
 
 
-def joiners_inside(found: Sequence[texts.Turns], length: int, joiner: str) -> float:
-    """Return how often the joiner stands inside the turns for each time that it joins two."""
-    inside = sum(turn.count(joiner) for turns in found for turn in turns.strings(length))
-    return inside / sum(len(turns.ids) - 1 for turns in found)
-
-
 def cell_results(
-    work: pathlib.Path, cell: texts.Cell, length: int, joiner: str, breaks: bool, limit: int | None
+    work: pathlib.Path, cell: texts.Cell, length: int, joiner: str, limit: int | None
 ) -> dict[str, Any] | None:
     """Return all figures of one cell, or None where its texts are not there yet."""
     found = texts.load(work, cell)[:limit]
@@ -210,16 +194,14 @@ def cell_results(
     options = tune((form(turns, length, joiner) for turns in tuning), cell.family)
     rows, reliability = [], np.zeros((2, BINS))
     for turns in found:
-        figures, counts = measure(form(turns, length, joiner), options, breaks)
-        if not breaks:
-            figures |= spurious(turns, length)
+        figures, counts = measure(form(turns, length, joiner), options)
+        figures |= spurious(turns, length)
         rows.append(figures)
         reliability += counts
     return {
         "cell": {**dataclasses.asdict(cell), "turn_tokens": length},
         "texts": len(rows),
         **texts.entropies(found),
-        "joiners_inside_per_hand_over": joiners_inside(found, length, joiner),
         "cusum": options,
         "figures": {key: [row.get(key) for row in rows] for key in sorted(set().union(*rows))},
         "reliability": reliability.tolist(),
@@ -284,8 +266,7 @@ def verdicts(results: Sequence[dict[str, Any]]) -> dict[str, float | None]:
         if name.endswith("keys")
     ]
     leads = {name: [lead(r, "posterior", name) for r in readable] for name in (CUSUM, PAPERS_CUSUM)}
-    more = {"break odds, gain": gains("posterior", "posterior without breaks")}
-    more["model, gain"] = gains("with model", "beside the model")
+    more = {"model, gain": gains("with model", "beside the model")}
     fourier_long = "fourier at T = 1.0 with turns of 200 and more"
     gumbel_long = "gumbel near 0.5 nats with turns of 200 and more"
     lowest = [of(r, "posterior/token_accuracy") for r in gumbel]
@@ -327,10 +308,6 @@ def _columns(chosen: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
         *((name, point(f"posterior/{name}")) for name in ("coverage", "there")),
         ("coverage of cusum", point("cusum/coverage")),
         ("there", point("cusum/there")),
-        *[
-            ("posterior without breaks", interval("posterior without breaks/token_accuracy")),
-            ("joiners inside turns per hand-over", "{joiners_inside_per_hand_over:.2f}"),
-        ][: 2 * measured("posterior without breaks")],
         *[
             ("with model", point("with model/token_accuracy")),
             ("posterior there", point("beside the model/token_accuracy")),
@@ -379,14 +356,13 @@ def measured(
     chosen: Sequence[tuple[texts.Cell, int]],
     *,
     joiner: str = JOINER,
-    breaks: bool = False,
     limit: int | None = None,
     model_texts: int = 0,
 ) -> list[dict[str, Any]]:
     """Return the figures of the cells whose texts are there; what `work` keeps is not computed again."""
 
     def folder(name: str, *what: Any) -> pathlib.Path:
-        key = hashlib.blake2b(repr((iet.__version__, joiner, breaks, *what)).encode(), digest_size=6)
+        key = hashlib.blake2b(repr((iet.__version__, joiner, *what)).encode(), digest_size=6)
         path = work / f"{name}-{key.hexdigest()}"
         path.mkdir(exist_ok=True)
         return path
@@ -395,14 +371,14 @@ def measured(
     for cell, length in tqdm(chosen, desc="cells"):
         path = kept / f"{cell.name}-{length}.json"
         if not path.is_file():
-            result = cell_results(work, cell, length, joiner, breaks, limit)
+            result = cell_results(work, cell, length, joiner, limit)
             if result is None:
                 continue
             write_file(path, json.dumps(result).encode())
         result = json.loads(path.read_text(encoding="utf-8"))
         if model_texts:
             found = texts.load(work, cell)[: min(model_texts, result["texts"])]
-            rows = with_model(folder("decoders-model") / path.name, found, length, joiner, breaks)
+            rows = with_model(folder("decoders-model") / path.name, found, length, joiner)
             result = add_model(result, rows)
         results.append(result)
     return results
@@ -413,7 +389,6 @@ def main() -> None:
     line = parser("benchmarks.accuracy.decoders", __doc__)
     line.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
     line.add_argument("--joiner", default=JOINER, help="between turns (default: one space)")
-    line.add_argument("--breaks", action="store_true", help="let posterior look at line ends")
     line.add_argument("--models", nargs="+", default=models, choices=models)
     line.add_argument("--families", nargs="+", default=texts.FAMILIES, choices=families)
     tokens = "tokens of a turn"
@@ -423,7 +398,7 @@ def main() -> None:
     line.add_argument("--model", type=int, default=0, metavar="N", help=read)
     given = line.parse_args()
     chosen = cells(lambda c: c.model in given.models and c.family in given.families, given.lengths)
-    options = {"joiner": given.joiner, "breaks": given.breaks, "limit": given.texts}
+    options = {"joiner": given.joiner, "limit": given.texts}
     found = measured(given.work, chosen, **options, model_texts=given.model)
     results, counts = [summarise(result) for result in found], reliability(found)
     content = {"verdicts": verdicts(results), "reliability": counts.tolist()}

@@ -60,7 +60,7 @@ inline D8 larger(D8 x, D8 y) { IET_EACH_LANE(x.lane[lane] > y.lane[lane] ? x.lan
 // The chance of a stage of an agent to end, times `pace`.
 double advance_at(const Chain& chain, int64_t t, int64_t first, double pace) {
   if (t == first) return 0;  // nothing comes before the first token
-  const double chance = (chain.odds ? chain.rate * chain.odds[t] : chain.rate) * pace;
+  const double chance = chain.rate * pace;
   const double high = chance > chain.lowest ? chance : chain.lowest;
   return high < chain.highest ? high : chain.highest;
 }
@@ -189,9 +189,8 @@ void chains_aside(const ChainsAside& chains) {
   for (int64_t t = 0; t < chains.tokens; ++t) {
     D8 advance = all(0.0), nobodys = all(0.0);
     if (t > 0) {  // nothing comes before the first token
-      const D8 chances = chains.odds ? rates * all(chains.odds[t]) : rates;
-      advance = lesser(larger(chances, lowest), highest);
-      nobodys = lesser(larger(chances * paces, lowest), highest);
+      advance = lesser(larger(rates, lowest), highest);
+      nobodys = lesser(larger(rates * paces, lowest), highest);
     }
     D8 arriving = all(0.0), total = all(0.0);
     for (int64_t i = 0; i <= nobody; ++i) {

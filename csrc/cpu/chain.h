@@ -14,7 +14,6 @@ inline int64_t chain_width(int64_t states) { return (states + kChainLanes - 1) /
 // A chain over agents and, last, nobody, at tokens of a text.
 struct Chain {
   const float* ratios;  // [T, states]
-  const double* odds;   // [T]; null: 1
   int64_t tokens, states, stages;
   const double *prior, *leave,
       *again;  // [width], 0 behind the states; again: alternates for nobody, 1 for agents
@@ -32,7 +31,6 @@ struct ChainPart {
 // Eight chains of three stages over one text, side by side.
 struct ChainsAside {
   const float* ratios;
-  const double* odds;
   int64_t tokens, states;
   const double *rates, *lowest, *highest, *paces, *alternates;  // [8]
   const double *priors, *leave;                                 // [states, 8]

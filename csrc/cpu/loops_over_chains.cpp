@@ -48,9 +48,9 @@ class Room {
 
 // ---------------------------------------------------------------- iet/decoding/chain.py
 
-void posteriors(Packed<float, 2> ratios, Row<const double> odds, Integers cuts, int64_t each,
-                Row<const double> prior, int64_t stages, double mean_segment, double nobody_segment,
-                Packed<float, 2> posterior, Row<float> left, Row<double> found) {
+void posteriors(Packed<float, 2> ratios, Integers cuts, int64_t each, Row<const double> prior, int64_t stages,
+                double mean_segment, double nobody_segment, Packed<float, 2> posterior, Row<float> left,
+                Row<double> found) {
   const int64_t states = prior.size, nobody = states - 1, width = chain_width(states), tokens = left.size;
   const bool alternates = !std::isnan(nobody_segment);
   const double least = static_cast<double>(stages);
@@ -79,7 +79,6 @@ void posteriors(Packed<float, 2> ratios, Row<const double> odds, Integers cuts, 
     for (int64_t t = 0; t < tokens; ++t) ratios.data[t * states + nobody] = 0;
   const bool moves = hands_over(most);
   const Chain chain = {ratios.data,
-                       odds.size ? odds.data : nullptr,
                        tokens,
                        states,
                        stages,
@@ -113,9 +112,8 @@ void posteriors(Packed<float, 2> ratios, Row<const double> odds, Integers cuts, 
   }
 }
 
-void likelihoods(Packed<const float, 3> ratios, int64_t tokens, Row<const double> odds,
-                 Row<const double> mean_segments, Row<const double> nobody_segments,
-                 Matrix<const double> priors, Matrix<double> found) {
+void likelihoods(Packed<const float, 3> ratios, int64_t tokens, Row<const double> mean_segments,
+                 Row<const double> nobody_segments, Matrix<const double> priors, Matrix<double> found) {
   const int64_t states = priors.columns, nobody = states - 1, size = states * kChainLanes;
   Room room(5 * size + 6 * kChainLanes);
   double *prior = room.take(size), *leave = room.take(size);
@@ -147,9 +145,8 @@ void likelihoods(Packed<const float, 3> ratios, int64_t tokens, Row<const double
         lowest[lane] = hands_over(most) ? kLowestChance : 0,
         highest[lane] = hands_over(most) ? 1 - kLowestChance : 0;
       }
-      loops().chains_aside({ratios.data + s * tokens * states, odds.size ? odds.data : nullptr, tokens, states,
-                            rates, lowest, highest, paces, alternates, prior, leave, first, second, third,
-                            log_ratios});
+      loops().chains_aside({ratios.data + s * tokens * states, tokens, states, rates, lowest, highest, paces,
+                            alternates, prior, leave, first, second, third, log_ratios});
       for (int64_t r = begin; r < std::min(begin + kChainLanes, mean_segments.size); ++r)
         found(s, r) = log_ratios[r - begin];
     }

@@ -230,8 +230,7 @@ void likeliest(Matrix<const float> gamma, Row<const float> rest, int64_t resolut
 
 template <class X>
 void place_boundaries(Matrix<const X> x, Row<const float> weights, Row<const double> strengths,
-                      Row<const double> offsets, Row<const double> log_odds, int64_t reach,
-                      Row<int32_t> labels) {
+                      Row<const double> offsets, int64_t reach, Row<int32_t> labels) {
   int64_t begin = 0;
   for (int64_t t = 1; t < labels.size;) {
     if (labels[t] == labels[t - 1]) {
@@ -242,7 +241,7 @@ void place_boundaries(Matrix<const X> x, Row<const float> weights, Row<const dou
     const int64_t low = std::max(begin + 1, t - reach + 1);
     int64_t high = t, place = t;
     while (high < std::min(t + reach - 1, labels.size - 1) && labels[high + 1] == next) ++high;
-    double best = log_odds[t];
+    double best = 0;
     for (int side = 0; side < 2; ++side) {
       const int32_t more = side ? old : next, less = side ? next : old;
       const int64_t count = side ? high - t : t - low;
@@ -251,8 +250,7 @@ void place_boundaries(Matrix<const X> x, Row<const float> weights, Row<const dou
         const int64_t j = t - 1 - away + side * (2 * away + 1);
         if (more >= 0) gained += weights[j] * (strengths[more] * x(j, more) - offsets[more]);
         if (less >= 0) gained -= weights[j] * (strengths[less] * x(j, less) - offsets[less]);
-        const double total = gained + log_odds[j + side];
-        if (total > best) best = total, place = j + side;
+        if (gained > best) best = gained, place = j + side;
       }
     }
     for (int64_t j = place; j < t; ++j) labels[j] = next;

@@ -76,7 +76,7 @@ def audit_batch(
         (null, not UTF-8, an id outside the vocabulary) has its reason in `problem`.
 
     Raises:
-        InputError: no such column, or both are named; or ids, with several profiles or with `break_odds`.
+        InputError: no such column, or both are named; or ids, with several profiles.
         ShapeError: the column holds something else.
         TokenizerMismatch: no tokenizer with the profile's digest.
 

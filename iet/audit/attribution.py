@@ -18,7 +18,6 @@ from iet.audit.decode import (
     decode,
     decode_together,
     name_pieces,
-    odds_of,
     spans_of,
 )
 from iet.audit.evidence import (
@@ -130,7 +129,7 @@ def attribute(
         return
     reading = Reading.of_many([each for (each,) in encodings], plan.readers[0].keys, texts is not None)
     columns = score(plan, plan.readers[0], reading)
-    decoded = decode(plan, columns, reading, plan.allow_unattributed, odds_of(plan, texts, [reading]))
+    decoded = decode(plan, columns, reading, plan.allow_unattributed)
     owners = columns.owners
     spans = spans_of(decoded.labels, owners, reading.starts, reading.ends)
     yield _attribute(plan, (reading,), None, (columns,), decoded, spans)
@@ -157,11 +156,10 @@ def attribute_one(
     columns = tuple(
         score(plan, reader, reading) for reader, reading in zip(plan.readers, readings, strict=True)
     )
-    odds = odds_of(plan, None if text is None else [text], [axis])
     if plan.several:
-        decoded = decode_together(plan, axis, columns, odds, cuts, lengths)
+        decoded = decode_together(plan, axis, columns, cuts, lengths)
     else:
-        decoded = decode(plan, columns[0], readings[0], nobodys, odds, cuts, lengths)
+        decoded = decode(plan, columns[0], readings[0], nobodys, cuts, lengths)
     bounds = np.array([0]), np.array([axis.length])
     spans = spans_of(decoded.labels, owners_of(columns), *bounds, cuts[(cuts > 0) & (cuts < axis.length)])
     return _attribute(plan, readings, axis, columns, decoded, spans, parts, cuts)

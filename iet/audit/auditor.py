@@ -64,12 +64,6 @@ class Auditor:
             but, corrected for K keys, no lower than about K / (1 + decoys); 0: they come from the null law.
         known_agents: names of the agents who may have written the text, where not all of the registry may
             have; the others' keys are not read, and p-values are not corrected for them. None: all.
-        break_odds: let "posterior" expect hand-overs where the text has a paragraph break, a line break or
-            the end of a sentence: {"paragraph": odds, "line": odds, "sentence": odds} against a place inside
-            a sentence (what is left out: 1), or True for `iet.decoding.breaks.BREAK_ODDS`. It helps where
-            turns begin at such breaks and costs where they do not, and a joiner that nothing else in the text
-            contains gives the boundaries away: False, the default, reads the marks alone. p-values do not
-            depend on it. With `boundaries` nothing is searched for, and it has no effect.
         attributed: what gets a name. "segment": a segment, which its agent need not have written to the last
             word (`Segment.share`). "tokens": of a segment only the tokens whose own posterior says so at
             `level`, so that on average at most `level` of what is named is another's. The segment is cut into
@@ -83,7 +77,7 @@ class Auditor:
             wrapped lines, marks of quotation, escapes, typography (`iet.audit.copied.restored`). The report
             is of the way whose `evidence` is lowest in sum (`Report.restored`). Its p-values are corrected
             for the number of ways, four at most, and its characters are those of the text as given. One text
-            at a time, without parts and `break_odds`. False: texts are read as given.
+            at a time, without parts. False: texts are read as given.
         sessions: ids of sessions in which agents may have marked (`Registry.session`), in any order. Their
             keys are read beside agents' own, and `Report.sessions` says in which of them an agent is found,
             at `level` for all agents and sessions together; an agent is the same in all of them, and pays
@@ -122,7 +116,6 @@ class Auditor:
         model: Any = None,
         decoys: int = 0,
         known_agents: Iterable[str] | None = None,
-        break_odds: bool | Mapping[str, float] = False,
         attributed: Literal["segment", "tokens"] = "segment",
         published: PublishedIndex | str | os.PathLike[str] | None = None,
         as_copied: bool = False,
@@ -139,7 +132,6 @@ class Auditor:
             model=model,
             decoys=decoys,
             known_agents=known_agents,
-            break_odds=break_odds,
             attributed=attributed,
             published=published,
             as_copied=as_copied,
@@ -207,7 +199,6 @@ class Auditor:
             model=plan.model,
             decoys=plan.decoys,
             known_agents=plan.known_agents,
-            break_odds=plan.break_odds or False,
             attributed=plan.attributed,
             published=plan.published,
             as_copied=plan.as_copied,
@@ -253,7 +244,7 @@ class Auditor:
         Raises:
             InputError: neither or both are given, or `text` is not valid Unicode, or a part lies outside.
             ShapeError: `token_ids` is not a vector of integers, or a part is no pair of them.
-            InputError: an id is beyond int64, or ids are given with `break_odds` or for several tokenizers.
+            InputError: an id is beyond int64, or ids are given for several tokenizers.
             TokenizerMismatch: no tokenizer with the profile's digest.
         """
         if (text is None) == (token_ids is None):

@@ -17,7 +17,6 @@ from iet.audit.plan import Plan, ProfileReader
 from iet.audit.scoring import Columns, owners_of
 from iet.audit.texts import Reading
 from iet.decoding import DECODERS, Scored, Segmentation
-from iet.decoding.breaks import break_odds
 from iet.decoding.cusum import CusumParameters, cusum_labels
 from iet.decoding.fit import log_ratios
 from iet.decoding.pieces import piece_posterior, piece_ratios
@@ -50,28 +49,11 @@ class Decoded:
     window_scores: tuple[Float64s, ...] | None = None
 
 
-def odds_of(
-    plan: Plan, texts: Sequence[str] | None, places: Sequence[Reading | Axis]
-) -> list[Float64s] | None:
-    """Return how likely a turn begins at each place of each text; None: not asked for."""
-    if texts is None or plan.break_odds is None:
-        return None
-    (where,) = places
-    if isinstance(where, Axis):
-        return [break_odds(texts[0], where.origins, plan.break_odds)]
-    tokens = (where.ends - where.starts).tolist()
-    return [
-        break_odds(text, where.origins_of(np.arange(count), d), plan.break_odds)
-        for d, (text, count) in enumerate(zip(texts, tokens, strict=True))
-    ]
-
-
 def decode(
     plan: Plan,
     columns: Columns,
     reading: Reading,
     allow_unattributed: bool,
-    odds: Sequence[Float64s] | None = None,
     cuts: Int64s = _NOWHERE,
     lengths: Int64s = _NOWHERE,
 ) -> Decoded:
@@ -87,7 +69,7 @@ def decode(
         strengths = np.asarray(options.strengths)[columns.chosen]
         options = dataclasses.replace(options, strengths=strengths)
     for d in range(len(reading.ends)):
-        text = _text(plan, columns, reading, d, None if odds is None else odds[d])
+        text = _text(plan, columns, reading, d)
         # The other decoders know no hand-overs, and would count the padding as text.
         if plan.decoder == "posterior" and len(cuts):
             each = _decode_padded(plan, text, options, allow_unattributed, cuts, lengths)
@@ -105,7 +87,7 @@ def _gathered(labels: Int32s, found: Sequence[Segmentation]) -> Decoded:
     return Decoded(labels, posteriors or None, strengths or None, windows or None)
 
 
-def _text(plan: Plan, columns: Columns, reading: Reading, text: int, odds: Float64s | None) -> Scored:
+def _text(plan: Plan, columns: Columns, reading: Reading, text: int) -> Scored:
     """Return one of the texts as decoders read it."""
     inside, family = reading.inside(text), columns.keys.profile.family
     values, weights = columns.scores[inside], None
@@ -123,8 +105,7 @@ def _text(plan: Plan, columns: Columns, reading: Reading, text: int, odds: Float
         reading.pairs[inside],
         None if columns.chosen is None else len(columns.reader.keys),
         weights,
-        odds,
-        _shares(columns),
+        shares=_shares(columns),
     )
 
 
@@ -169,7 +150,6 @@ def _decode_padded(
         repeated=widened(text.repeated, False),
         pairs=None if text.pairs is None else widened(text.pairs, -1),
         weights=None if text.weights is None else widened(text.weights, 1),
-        break_odds=None if text.break_odds is None else widened(text.break_odds, 1),
     )
     found = DECODERS[plan.decoder].decode(wide, options, allow_unattributed)
     posterior = None if found.posterior is None else found.posterior[places]
@@ -180,7 +160,6 @@ def decode_together(
     plan: Plan,
     axis: Axis,
     columns: Sequence[Columns],
-    odds: Sequence[Float64s] | None,
     cuts: Int64s,
     lengths: Int64s,
 ) -> Decoded:
@@ -190,7 +169,7 @@ def decode_together(
         fitted = decode(plan, some, reading, True)
         assert fitted.strengths is not None
         strengths.append(fitted.strengths[0])
-        text = _text(plan, some, reading, 0, None)
+        text = _text(plan, some, reading, 0)
         weights = evidence_weight(text, plan.options.repeats)
         ratios.append(log_ratios(some.scores, weights, strengths[-1], some.keys.profile.family))
         counted[cells[weights > 0]] = True
@@ -207,7 +186,6 @@ def decode_together(
         counted,
         np.zeros(axis.length, np.bool_),
         agents=plan.choices,
-        break_odds=None if odds is None else odds[0],
         shares=None if plan.agents == plan.choices else _shares_together(plan, columns),
     )
     allow = plan.allow_unattributed

@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from iet.audit.copied import MOST_WAYS, Restored, restored
 from iet.audit.language_model import LanguageModel
 from iet.decoding import DECODERS, options_of
-from iet.decoding.breaks import check_break_odds
 from iet.errors import InputError, RegistryError, check_number, shown
 from iet.kernels import check_token_ids
 from iet.marks.families import FEWEST_ODD, FEWEST_VALUES, few_values
@@ -97,7 +96,7 @@ class Plan:
         given: the options as they were given, by name.
         level, allow_unattributed, decoys: as in `Auditor`.
         attributed: as in `Auditor`.
-        known_agents, break_odds, model: as in `Auditor`, None without.
+        known_agents, model: as in `Auditor`, None without.
         registry_digest: of the keys that are read, whatever is added to a registry later.
         published: what agents have published, None without.
         as_copied: as in `Auditor`.
@@ -115,7 +114,6 @@ class Plan:
     decoys: int
     attributed: str
     known_agents: tuple[str, ...] | None
-    break_odds: Mapping[str, float] | None
     model: LanguageModel | None
     registry_digest: str
     published: PublishedIndex | None
@@ -136,7 +134,6 @@ class Plan:
         model: Any,
         decoys: int,
         known_agents: Iterable[str] | None,
-        break_odds: bool | Mapping[str, float],
         attributed: str,
         published: PublishedIndex | str | os.PathLike[str] | None,
         as_copied: bool,
@@ -171,13 +168,6 @@ class Plan:
                 "attributed: got 'tokens' and allow_unattributed=False, expected 'segment': a forced choice"
                 " leaves no token open"
             )
-        odds = check_break_odds(break_odds)
-        if odds is not None and decoder != "posterior":
-            raise InputError(f"break_odds: got decoder {decoder!r}, expected 'posterior', which reads them")
-        if as_copied and odds is not None:
-            raise InputError(
-                "as_copied: got it and break_odds, expected one of them: copying moves the breaks of lines"
-            )
         if "weights" in given:
             raise InputError(
                 "weights: got some, expected none: they belong to one text (iet.decoding.decode)"
@@ -207,7 +197,6 @@ class Plan:
             int(decoys),
             attributed,
             known,
-            odds,
             None if model is None or isinstance(model, LanguageModel) else LanguageModel(model),
             digests[0] if len(digests) == 1 else canonical_digest({"registries": digests}),
             _index(sources, published),
@@ -293,7 +282,7 @@ class Plan:
     @property
     def shown_options(self) -> dict[str, Any]:
         """Options of the decoder, and what else of the arguments changes what is read."""
-        more: dict[str, Any] = {"break_odds": self.break_odds, "known_agents": self.known_agents}
+        more: dict[str, Any] = {"known_agents": self.known_agents}
         if self.attributed != "segment":
             more["attributed"] = self.attributed
         if self.as_copied:
@@ -313,13 +302,10 @@ class Plan:
         """Return ids in the tokens of every profile.
 
         Raises:
-            InputError: an id is beyond int64, or means something else in each profile, or `break_odds` are
-                there to be found in a text.
+            InputError: an id is beyond int64, or means something else in each profile.
             ShapeError: these are no vector of integers.
         """
         ids = check_token_ids(token_ids)
-        if self.break_odds is not None:
-            raise InputError("token_ids: got ids and break_odds, expected text: ids have no line breaks")
         if len({profile.tokenizer_digest for profile in self.profiles}) > 1:
             known = [profile.id for profile in self.profiles]
             raise InputError(

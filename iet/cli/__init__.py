@@ -89,7 +89,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 _OF_PYTHON = {
-    "break_odds": "breaks",
     "known_agents": "known",
     "allow_unattributed": "forced",
     "spans": "span",

@@ -74,11 +74,6 @@ def add_auditing(audit: argparse.ArgumentParser) -> None:
         help="another one of an engine's scheme, such as vocab_size=32000; may be repeated",
     )
     add_decoder(audit)
-    audit.add_argument(
-        "--breaks",
-        action="store_true",
-        help="expect hand-overs at paragraph breaks, line breaks and ends of sentences (posterior only)",
-    )
     audit.add_argument("--model", help="causal language model to read with: folder or id; best the writers'")
     audit.add_argument(
         "--level",
@@ -139,8 +134,8 @@ def check_reading(parser: argparse.ArgumentParser, arguments: argparse.Namespace
     """End with a usage error if options are given that do not go together."""
     if arguments.forced and arguments.attributed == "tokens":
         parser.error("--forced names an agent for every token, --attributed tokens only where it is sure")
-    if (arguments.as_copied or arguments.messages) and (arguments.span or arguments.skip or arguments.breaks):
-        parser.error("--span, --skip and --breaks do not go with --as-copied and --messages")
+    if (arguments.as_copied or arguments.messages) and (arguments.span or arguments.skip):
+        parser.error("--span and --skip do not go with --as-copied and --messages")
     if arguments.as_copied and arguments.messages:
         parser.error("--as-copied does not go with --messages, which are read one by one")
     own = [arguments.registry, arguments.profile, arguments.decoys or None]
@@ -223,7 +218,6 @@ def auditor_of(arguments: argparse.Namespace, registry: Any) -> Any:
         profile=arguments.profile,
         tokenizer=tokenizers_of(arguments, registry) if arguments.scheme is None else None,
         model=arguments.model,
-        break_odds=arguments.breaks,
         decoys=arguments.decoys,
         known_agents=arguments.known,
         attributed=arguments.attributed,

@@ -60,7 +60,6 @@ def _audits() -> Iterator[str]:
             iet.Auditor(registry, decoder, known_agents=["planner"]).audit(text)
             list(audit_records(auditor, [text, text[:half]]))
         iet.Auditor(registry, decoys=200).audit(text)
-        iet.Auditor(registry, break_odds=True).audit(f"{text[:half]}\n\n{text[half:]}")
         yield f"family {family}, many keys"
         registry.add_many([f"agent {number}" for number in range(80)])
         for decoder in iet.decoding.DECODERS:

@@ -81,7 +81,7 @@ class Decoder(NamedTuple):
 
 
 DECODERS: Mapping[str, Decoder] = {
-    "posterior": Decoder(PosteriorOptions, posterior_decode, posterior_candidates, ("break_odds", "weights")),
+    "posterior": Decoder(PosteriorOptions, posterior_decode, posterior_candidates, ("weights",)),
     "cusum": Decoder(CusumOptions, cusum_decode, window_candidates),
     "window": Decoder(WindowOptions, window_decode, window_candidates),
 }
@@ -120,9 +120,7 @@ def decode(
             `iet.LanguageModel.log_ratios` gives them. "posterior" then reads them in place of the scores:
             every scored token counts, repeated or not, no strengths are fitted, and none returned.
         **options: the decoder's own, see `PosteriorOptions`, `CusumOptions`, `WindowOptions`. "posterior"
-            also takes, of this text: `break_odds` [T], 1e-100 to 1e100, how much likelier a segment begins at
-            each token than elsewhere, as told from what stands before it (None: everywhere alike); `weights`
-            [T] >= 0, factors of how much each token counts (None: 1).
+            also takes, of this text: `weights` [T] >= 0, factors of how much each token counts (None: 1).
 
     Returns:
         Segmentation; all its columns are those of `scores`. T = 0 gives no segments.
@@ -152,14 +150,10 @@ def decode(
             raise InputError("pairs: got scored or repeated as well, expected pairs alone: it says both")
         numbers, repeated = check_pairs(pairs, len(x))
         scored = numbers >= 0
-    weights, odds = each.get("weights"), each.get("break_odds")
+    weights = each.get("weights")
     if weights is not None:
         weights = check_vector(
             "weights", weights, len(x), "finite numbers from 0", lambda v: (v >= 0) & (v < np.inf), np.float32
-        )
-    if odds is not None:
-        odds = check_vector(
-            "break_odds", odds, len(x), "numbers from 1e-100 to 1e100", lambda v: (v >= 1e-100) & (v <= 1e100)
         )
     text = Scored(
         x,
@@ -169,7 +163,6 @@ def decode(
         numbers,
         agents,
         weights,
-        odds,
     )
     if log_ratios is not None:
         if decoder != "posterior":

@@ -25,8 +25,6 @@ _STORED = 1 << 24  # values of α kept at a time: 64 MB
 # Scale α and β only where a sum leaves this range: each token would wait for a scale at the one before it.
 _LOW, _HIGH = 2.0**-20, 2.0**20
 
-_NO_ODDS = np.empty(0)
-
 
 def forward_backward(
     log_ratios: npt.NDArray[np.floating],
@@ -34,7 +32,6 @@ def forward_backward(
     nobody: float = 0.0,
     shares: npt.ArrayLike | None = None,
     stages: int = 3,
-    odds: npt.ArrayLike | None = None,
     nobody_segment: float | None = None,
 ) -> tuple[Float32s, Float32s, float]:
     """Return the posterior of every agent, and of nobody, at every token, given all scores.
@@ -58,8 +55,6 @@ def forward_backward(
         shares: π of the agents [A], > 0; None: 1 - `nobody` in equal parts. They are scaled to that sum, and
             none counts for less than 1e-8 of it.
         stages: m, 1 to 16.
-        odds: [T] > 0; q, and nobody's, is multiplied by odds[t] for the step from t - 1 to t (and is 1 at
-            most). None: 1.
         nobody_segment: expected tokens of nobody's segments, where they alternate with agents', at least 0;
             below `stages` counts as `stages`. None: `mean_segment`, and nobody may follow himself.
 
@@ -68,7 +63,7 @@ def forward_backward(
         chain against nobody's). Rows sum to 1 with nobody's.
 
     Raises:
-        ShapeError: `log_ratios` is not [T, A] with A >= 1, `shares` not [A], or `odds` not [T].
+        ShapeError: `log_ratios` is not [T, A] with A >= 1, or `shares` not [A].
         InputError: a number is out of range, or a log ratio is no number.
 
     Cost: O(m·T·A) time, 12·T·A bytes and 64 MB at most (α is kept for a part of the text at a time, and
@@ -86,9 +81,7 @@ def forward_backward(
     if nobody_segment is not None:
         check_number("nobody_segment", nobody_segment, 0, integer=False)
     prior, ratios = prior_of(each, nobody), exponentials(log_ratios)
-    posterior, left, found = posteriors(
-        ratios, mean_segment, prior, stages, odds, nobody_segment=nobody_segment
-    )
+    posterior, left, found = posteriors(ratios, mean_segment, prior, stages, nobody_segment=nobody_segment)
     return posterior, left, float(found[0])
 
 
@@ -97,7 +90,6 @@ def posteriors(
     mean_segment: float,
     prior: Float64s,
     stages: int,
-    odds: npt.ArrayLike | None = None,
     starts: Sequence[int] = (0,),
     nobody_segment: float | None = None,
 ) -> tuple[Float32s, Float32s, Float64s]:
@@ -106,14 +98,11 @@ def posteriors(
     Of D texts, one behind the other, if their `starts` are given; log-likelihood ratios of the texts are [D].
     """
     tokens, agents = len(ratios), len(prior) - 1
-    each_odds = _NO_ODDS
-    if odds is not None:
-        each_odds = check_vector("odds", odds, tokens, "numbers above 0", lambda v: v > 0)
     cuts = np.array([*starts, tokens])
     each = max(256, _STORED // (stages * (agents // 8 + 1) * 8))  # rows of α are filled up to eight states
     posterior, left = np.empty((tokens, agents), np.float32), np.empty(tokens, np.float32)
     found, own = np.zeros(len(starts)), math.nan if nobody_segment is None else nobody_segment
-    _posteriors_loop(ratios, each_odds, cuts, each, prior, stages, mean_segment, own, posterior, left, found)
+    _posteriors_loop(ratios, cuts, each, prior, stages, mean_segment, own, posterior, left, found)
     if np.isnan(found).any():
         raise InputError("log_ratios: got NaN, expected numbers")
     return posterior, left, found
@@ -133,7 +122,6 @@ def log_likelihoods(
     ratios: Float32s,
     mean_segments: Float64s,
     priors: Float64s,
-    odds: Float64s | None = None,
     nobody_segments: Float64s | None = None,
 ) -> Float64s:
     """Return the third result of `forward_backward` for several chains of three stages, [S, R].
@@ -142,15 +130,13 @@ def log_likelihoods(
         ratios: S times `exponentials`, [S, T, A + 1], not changed.
         mean_segments: expected tokens of a segment in each chain, [R].
         priors: `prior_of` in each chain, [R, A + 1].
-        odds: as in `forward_backward`.
         nobody_segments: as in `forward_backward`, in each chain, [R]; NaN or None: as agents' segments.
 
     O(S·R·T·A), in vectors over chains.
     """
     found = np.empty((len(ratios), len(mean_segments)))
     own = np.full(len(mean_segments), math.nan) if nobody_segments is None else nobody_segments
-    each_odds = _NO_ODDS if odds is None else odds
-    _likelihoods_loop(ratios, ratios.shape[1], each_odds, mean_segments, own, priors, found)
+    _likelihoods_loop(ratios, ratios.shape[1], mean_segments, own, priors, found)
     return found
 
 
@@ -180,7 +166,6 @@ def priors_loop(shares: Float64s, nobodys: Float64s, each: int, priors: Float64s
 @loop
 def _posteriors_loop(
     ratios: Float32s,
-    odds: Float64s,
     cuts: Int64s,
     each: int,
     prior: Float64s,
@@ -191,7 +176,7 @@ def _posteriors_loop(
     left: Float32s,
     found: Float64s,
 ) -> None:
-    # Where nobody alternates with agents he has a mean length, else NaN; without odds they are of no length.
+    # Where nobody alternates with agents he has a mean length, else NaN.
     states = len(prior)
     nobody, last = states - 1, stages - 1
     alternates, pace = 0.0, 1.0  # of nobody's stages, against those of agents
@@ -241,9 +226,8 @@ def _posteriors_loop(
             log_ratio = 0.0
             for t in range(begin, end):  # each row of `alpha` becomes α of a token, up to a factor
                 row = t - begin if keep else 0
-                chance = rate * odds[t] if len(odds) else rate
-                advance = min(max(chance, lowest), highest) if t > cuts[d] else 0.0
-                nobodys = min(max(chance * pace, lowest), highest) if t > cuts[d] else 0.0
+                advance = min(max(rate, lowest), highest) if t > cuts[d] else 0.0
+                nobodys = min(max(rate * pace, lowest), highest) if t > cuts[d] else 0.0
                 arriving = 0.0
                 for i in range(states):
                     onward[i] = state[last, i] * leave[i] * (advance if i < nobody else nobodys)
@@ -291,9 +275,8 @@ def _posteriors_loop(
                     held[i] = prior[i] * beta[0, i] * weights[i]
                     entering += held[i]
                 held[nobody] *= alternates
-                chance = rate * odds[t] if len(odds) else rate
-                advance = min(max(chance, lowest), highest) if t > cuts[d] else 0.0
-                nobodys = min(max(chance * pace, lowest), highest) if t > cuts[d] else 0.0
+                advance = min(max(rate, lowest), highest) if t > cuts[d] else 0.0
+                nobodys = min(max(rate * pace, lowest), highest) if t > cuts[d] else 0.0
                 for i in range(states):
                     q = advance if i < nobody else nobodys
                     for m in range(last):
@@ -306,7 +289,6 @@ def _posteriors_loop(
 def _likelihoods_loop(
     ratios: Float32s,
     tokens: int,
-    odds: Float64s,
     mean_segments: Float64s,
     nobody_segments: Float64s,
     priors: Float64s,
@@ -338,9 +320,8 @@ def _likelihoods_loop(
                 lowest, highest = _LOWEST_CHANCE, 1 - _LOWEST_CHANCE
             log_ratio = 0.0
             for t in range(tokens):
-                chance = rate * odds[t] if len(odds) else rate
-                advance = min(max(chance, lowest), highest) if t > 0 else 0.0
-                nobodys = min(max(chance * pace, lowest), highest) if t > 0 else 0.0
+                advance = min(max(rate, lowest), highest) if t > 0 else 0.0
+                nobodys = min(max(rate * pace, lowest), highest) if t > 0 else 0.0
                 arriving = total = 0.0
                 for i in range(nobody + 1):
                     arriving += third[i] * leave[i] * (advance if i < nobody else nobodys)

@@ -83,12 +83,11 @@ class Fitted:
 
 
 class Halves(NamedTuple):
-    """A text in blocks of half the size: as `block_sums` returns them, their size, and their odds."""
+    """A text in blocks of half the size: as `block_sums` returns them, and their size."""
 
     sums: Float32s
     weights: Float32s
     block: int
-    odds: Float64s | None
 
 
 def fit(
@@ -103,7 +102,6 @@ def fit(
     mean_segment: float | None = None,
     strengths: Float64s | None = None,
     agents: int | None = None,
-    odds: Float64s | None = None,
     shares: Float64s | None = None,
     halves: Halves | None = None,
 ) -> Fitted:
@@ -149,7 +147,6 @@ def fit(
         mean_segment: in tokens, instead of fitting it.
         strengths: λ [A], instead of fitting them.
         agents: how many there are, where some are not in `sums`.
-        odds: of `forward_backward`, for blocks [B].
         shares: of each column in what agents wrote, before the text is seen [A], in all at most 1; None: the
             same for all `agents`.
         halves: the same text in blocks of half the size, of use where `halves_help`; None: not looked at.
@@ -173,23 +170,23 @@ def fit(
     columns = sums.shape[1]
     alike = np.full(columns, 1 / (agents or columns)) if shares is None else shares
     alone = (agents or columns) == 1
-    start = _guess(sums, weights, family, block, alike, nobody, mean_segment, strengths, odds, alone)
+    start = _guess(sums, weights, family, block, alike, nobody, mean_segment, strengths, alone)
     found, shares, left_share, length = start.strengths, start.shares, start.nobody, start.mean_segment
     gap, held = None, None
     for i in range(iterations):
         ratios = block_ratios(sums, weights, found, family)
         prior = prior_of(shares, left_share)
         if mean_segment is None and i == iterations - 1:
-            length = _length_near(length, ratios, block, prior, odds, alone)
+            length = _length_near(length, ratios, block, prior, alone)
             if left_share > 0:
-                gap = _gap_near(length, _GAP_LENGTHS, ratios, block, prior, odds)
+                gap = _gap_near(length, _GAP_LENGTHS, ratios, block, prior)
                 if gap is None and halves is not None:
                     finer = block_ratios(halves.sums, halves.weights, found, family)
-                    gap = _gap_near(length, _SHORT_GAP, finer, halves.block, prior, halves.odds)
+                    gap = _gap_near(length, _SHORT_GAP, finer, halves.block, prior)
         if gap is not None:
             prior = prior_of(shares, GAPS)
         own = None if gap is None else gap / block
-        gamma, left, _ = posteriors(ratios, length / block, prior, STAGES, odds, nobody_segment=own)
+        gamma, left, _ = posteriors(ratios, length / block, prior, STAGES, nobody_segment=own)
         shares, held = np.empty(columns), gamma.sum(axis=0, dtype=np.float64)
         rest = shares_loop(gamma, left, block, start.shares, start.nobody, shares)
         left_share = min(0.99, rest) if nobody > 0 else 0.0
@@ -199,10 +196,10 @@ def fit(
     if gap is not None:
         fitted = dataclasses.replace(fitted, nobody=GAPS, nobody_segment=gap)
     if held is not None and columns > 1:
-        equal = _equal_shares(fitted, held, alike, sums, weights, family, block, odds)
+        equal = _equal_shares(fitted, held, alike, sums, weights, family, block)
         fitted = dataclasses.replace(fitted, shares=equal)
     if strengths is None and family is not None and left_share > 0:
-        fitted = dataclasses.replace(fitted, weaker=_weaker(fitted, sums, weights, family, block, odds))
+        fitted = dataclasses.replace(fitted, weaker=_weaker(fitted, sums, weights, family, block))
     return fitted
 
 
@@ -214,7 +211,6 @@ def _equal_shares(
     weights: Float32s,
     family: Family | None,
     block: int,
-    odds: Float64s | None,
 ) -> Float64s:
     """Return `Fitted.shares`, given how many blocks each agent holds [A] and the shares before [A]."""
     found = alike / alike.sum()
@@ -226,15 +222,13 @@ def _equal_shares(
         ratios = block_ratios(sums, weights, fitted.strengths, family)
         lengths = np.full(2, fitted.mean_segment / block)
         gaps = None if fitted.nobody_segment is None else np.full(2, fitted.nobody_segment / block)
-        equal, unequal = log_likelihoods(ratios[None], lengths, priors, odds, gaps)[0]
+        equal, unequal = log_likelihoods(ratios[None], lengths, priors, gaps)[0]
         if unequal - equal > _ODDS_OF_LITTLE:
             found = some / some.sum()
     return np.asarray((1 - fitted.nobody) * found)
 
 
-def _weaker(
-    fitted: Fitted, sums: Scores, weights: Float32s, family: Family, block: int, odds: Float64s | None
-) -> Float64s | None:
+def _weaker(fitted: Fitted, sums: Scores, weights: Float32s, family: Family, block: int) -> Float64s | None:
     """Return `Fitted.weaker`; None, too, where its marks would carry less than the least that is tried."""
     grid, carried = _strength_table(family)[0], _nats_table(family)
     nats = np.interp(fitted.strengths, grid, carried) * math.exp(-_WEAKER_NATS)
@@ -247,13 +241,11 @@ def _weaker(
     priors = np.array([prior_of(each, fitted.nobody) for each in shares])
     lengths = np.full(2, fitted.mean_segment / block)
     gaps = None if fitted.nobody_segment is None else np.full(2, fitted.nobody_segment / block)
-    one, two = log_likelihoods(ratios[None], lengths, priors, odds, gaps)[0]
+    one, two = log_likelihoods(ratios[None], lengths, priors, gaps)[0]
     return weaker if two - one > _ODDS_OF_TWO else None
 
 
-def _gap_near(
-    length: float, gaps: Float64s, ratios: Float32s, block: int, prior: Float64s, odds: Float64s | None
-) -> float | None:
+def _gap_near(length: float, gaps: Float64s, ratios: Float32s, block: int, prior: Float64s) -> float | None:
     """Return the mean length of a gap, by the text's likelihood where gaps alternate with segments.
 
     None where the text is not e^2 times likelier so.
@@ -263,21 +255,19 @@ def _gap_near(
     priors[0], priors[1:] = prior, prior_of(prior[:-1], GAPS)
     own[0], own[1:] = np.nan, gaps
     lengths = np.full(len(own), length / block)
-    joint = log_likelihoods(ratios[None], lengths, priors, odds, own / block)[0]
+    joint = log_likelihoods(ratios[None], lengths, priors, own / block)[0]
     found = np.empty(2)
     mean_length_loop(joint[1:], gaps, _USUAL_LENGTH, _LENGTH_SPREAD, found)
     gap, log_ratio = found.tolist()
     return None if log_ratio - joint[0] < _ODDS_OF_GAPS else gap
 
 
-def _length_near(
-    length: float, ratios: Float32s, block: int, prior: Float64s, odds: Float64s | None, alone: bool
-) -> float:
+def _length_near(length: float, ratios: Float32s, block: int, prior: Float64s, alone: bool) -> float:
     """Return the mean length of a segment, by the text's likelihood at lengths around one."""
     lengths = length * (_AROUND if prior[-1] > 0 else np.append(_SHORTER, _AROUND))
     priors = np.empty((len(lengths), len(prior)))
     priors[:] = prior
-    joint = log_likelihoods(ratios[None], lengths / block, priors, odds)[0]
+    joint = log_likelihoods(ratios[None], lengths / block, priors)[0]
     found = np.empty(2)
     mean_length_loop(joint, lengths, _LENGTH_OF_ONE if alone else _USUAL_LENGTH, _LENGTH_SPREAD, found)
     return float(found[0])
@@ -292,7 +282,6 @@ def _guess(
     nobody: float,
     mean_segment: float | None,
     strengths: Float64s | None,
-    odds: Float64s | None,
     alone: bool,
 ) -> Fitted:
     """Return what `fit` starts from: the mean over all that is tried, weighted by how likely it is."""
@@ -311,7 +300,7 @@ def _guess(
     priors_loop(shares, nobodys, len(lengths), priors)
     each = np.empty((len(nobodys), len(lengths)))
     each[:] = lengths / block
-    joint = log_likelihoods(ratios, each.ravel(), priors, odds)
+    joint = log_likelihoods(ratios, each.ravel(), priors)
     log_lengths, found = np.log(lengths), np.empty(4)
     usual = _log_normal(log_lengths, _LENGTH_OF_ONE if alone else _USUAL_LENGTH, _LENGTH_SPREAD)
     mean_start_loop(joint, plausible, usual, log_lengths, nobodys, log_strengths, found)

@@ -117,7 +117,7 @@ def posterior_decode(text: Scored, options: PosteriorOptions, allow_unattributed
 
     Args:
         text: what is read. Family "gumbel" is read better with `weights` of `novelty_weights`, which
-            `Auditor` gives; `break_odds` are divided by their mean.
+            `Auditor` gives.
         options: see `PosteriorOptions`.
         allow_unattributed: False: the chain has no state for nobody.
 
@@ -184,11 +184,10 @@ def _decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -
         blocks = evidence_blocks(scores, text.scored & ~text.repeated)
         keep = likely_agents(log_activity(*blocks, family))
         scores = scores[:, keep]
-    block, odds = block_of(tokens, options.block), text.break_odds
+    block = block_of(tokens, options.block)
     halves = None
     if allow_unattributed and halves_help(block):
-        pooled = None if odds is None else _pooled_odds(odds, block // 2)
-        halves = Halves(*block_sums(scores, weight, block // 2), block // 2, pooled)
+        halves = Halves(*block_sums(scores, weight, block // 2), block // 2)
     fitted = fit(
         *block_sums(scores, weight, block),
         family,
@@ -199,14 +198,11 @@ def _decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -
         mean_segment=options.mean_segment,
         strengths=None if fixed is None else fixed[keep],
         agents=text.agents or columns,
-        odds=None if odds is None else _pooled_odds(odds, block),
         shares=None if text.shares is None else text.shares[keep],
         halves=halves,
     )
     whole = [(0, tokens)]
-    (found,) = _read(
-        scores, weight, family, odds, whole, fitted, fitted.evidence, options, allow_unattributed
-    )
+    (found,) = _read(scores, weight, family, whole, fitted, fitted.evidence, options, allow_unattributed)
     return found, _Known(keep, fitted)
 
 
@@ -223,15 +219,13 @@ def _decode_passages(
     share = fitted.nobody if fitted.nobody_segment is None else 0.0
     nobody = max(share, options.nobody) if allow_unattributed else 0.0
     fitted = dataclasses.replace(fitted, nobody=nobody, weaker=None, nobody_segment=None)
-    odds = None if text.break_odds is None else text.break_odds[places]
-    return _read(scores, weight, text.family, odds, spans, fitted, None, options, allow_unattributed)
+    return _read(scores, weight, text.family, spans, fitted, None, options, allow_unattributed)
 
 
 def _read(
     scores: Scores,
     weight: Float32s,
     family: Family | None,
-    break_odds: Float64s | None,
     spans: list[tuple[int, int]],
     fitted: Fitted,
     evidence: float | None,
@@ -249,15 +243,9 @@ def _read(
         sums, strengths = np.tile(sums, 2), np.append(strengths, fitted.weaker)
         shares = np.tile(shares, 2)
     ratios = block_ratios(sums, totals, strengths, family)
-    odds = None
-    if break_odds is not None:
-        each = [_pooled_odds(break_odds[start:end], resolution) for start, end in spans]
-        odds = np.concatenate(each)
     prior, starts = prior_of(shares, fitted.nobody), [start // resolution for start, _ in spans]
     gap = None if fitted.nobody_segment is None else fitted.nobody_segment / resolution
-    gamma, rest, found = posteriors(
-        ratios, fitted.mean_segment / resolution, prior, STAGES, odds, starts, gap
-    )
+    gamma, rest, found = posteriors(ratios, fitted.mean_segment / resolution, prior, STAGES, starts, gap)
     if fitted.weaker is not None:
         gamma = gamma[:, :columns] + gamma[:, columns:]
     if fitted.nobody > 0:
@@ -272,7 +260,6 @@ def _read(
     _likeliest_loop(gamma, rest, resolution, allow_unattributed, posterior, left, labels)
     longest = max(end - start for start, end in spans)
     standing = np.empty(longest // options.min_segment + 2, np.int64)
-    log_odds = np.zeros(len(scores)) if break_odds is None else np.log(break_odds)
     offsets = offsets_of(fitted.strengths, family)
     read = []
     for start, end in spans:
@@ -280,13 +267,7 @@ def _read(
         own = _Decoded(labels[inside], posterior[inside], left[inside])
         if resolution > 1:
             _place_boundaries_loop(
-                scores[inside],
-                weight[inside],
-                fitted.strengths,
-                offsets,
-                log_odds[inside],
-                resolution,
-                own.labels,
+                scores[inside], weight[inside], fitted.strengths, offsets, resolution, own.labels
             )
         _absorb_short_runs_loop(own.posterior, own.left, options.min_segment, standing, own.labels)
         read.append(own)
@@ -307,7 +288,6 @@ def _taken(text: Scored, places: Int64s, counted: Bools) -> Scored:
         repeated=text.repeated[places],
         pairs=np.where(counted, text.pairs[places], -1),
         weights=taken(text.weights),
-        break_odds=taken(text.break_odds),
     )
 
 
@@ -401,14 +381,6 @@ def _absorb_short_runs_loop(
         start = end
 
 
-def _pooled_odds(odds: Float64s, block: int) -> Float64s:
-    """Return the mean of the odds over each block, relative to that of the text."""
-    if not len(odds):
-        return odds
-    starts = np.arange(0, len(odds), block)
-    return np.asarray(np.add.reduceat(odds, starts) / np.diff(np.append(starts, len(odds))) / odds.mean())
-
-
 @loop
 def _likeliest_loop(
     gamma: Float32s,
@@ -436,7 +408,6 @@ def _place_boundaries_loop(
     weights: Float32s,
     strengths: Float64s,
     offsets: Float64s,
-    log_odds: Float64s,
     reach: int,
     labels: Int32s,
 ) -> None:
@@ -451,7 +422,7 @@ def _place_boundaries_loop(
         low, high = max(begin + 1, t - reach + 1), t
         while high < min(t + reach - 1, len(labels) - 1) and labels[high + 1] == new:
             high += 1
-        best, place = log_odds[t], t
+        best, place = 0.0, t
         for side in range(2):  # the boundary at j: [j, t) is the new one's, or [t, j) stays the old one's
             more, less, count = new, old, t - low
             if side:
@@ -463,9 +434,8 @@ def _place_boundaries_loop(
                     gained += weights[j] * (strengths[more] * x[j, more] - offsets[more])
                 if less >= 0:
                     gained -= weights[j] * (strengths[less] * x[j, less] - offsets[less])
-                total = gained + log_odds[j + side]
-                if total > best:
-                    best, place = total, j + side
+                if gained > best:
+                    best, place = gained, j + side
         for j in range(place, t):
             labels[j] = new
         for j in range(t, place):

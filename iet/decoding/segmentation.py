@@ -75,7 +75,6 @@ class Scored:
         pairs: int64 [T], numbers of the pairs, -1 where not scored; None: unknown.
         agents: number of agents, where the columns are the `candidates` among them; None: A.
         weights: float32 [T], factors of how much each token counts; None: 1.
-        break_odds: float64 [T], how much likelier a segment begins at each token than elsewhere; None: 1.
         shares: float64 [A], the share of each column in what agents wrote, before the text is seen: an
             agent's, split over its keys. None: all alike.
     """
@@ -87,7 +86,6 @@ class Scored:
     pairs: Int64s | None = None
     agents: int | None = None
     weights: Float32s | None = None
-    break_odds: Float64s | None = None
     shares: Float64s | None = None
 
 

@@ -45,7 +45,6 @@ _OF_AUDITOR = (
     "profile",
     "decoys",
     "known_agents",
-    "break_odds",
     "as_copied",
 )
 

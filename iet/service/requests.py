@@ -29,7 +29,6 @@ class AuditOptions(pydantic.BaseModel):
     profile: str | None = None
     decoys: int = pydantic.Field(0, ge=0, le=MAX_DECOYS)
     known_agents: list[str] | None = None
-    break_odds: bool | dict[str, float] = False
     as_copied: bool = pydantic.Field(False, description="Read the text also as before it was copied.")
     options: dict[str, Option] = pydantic.Field({}, description="The decoder's own.")
     spans: list[tuple[int, int]] | None = pydantic.Field(None, description="[start, end) of what to read.")

@@ -172,8 +172,6 @@ def test_refusals() -> None:
             auditor.audit(TEXT, **options)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="got token_ids and as_copied"):
         auditor.audit(token_ids=IDS)
-    with pytest.raises(InputError, match="as_copied: got it and break_odds"):
-        reader(as_copied=True, break_odds=True)
     with pytest.raises(InputError, match="as_copied: got it and many documents"):
         auditor.audit_batch(pa.RecordBatch.from_pydict({"text": [TEXT]}))
     with pytest.raises(InputError, match="text: got int, expected str"):

@@ -76,7 +76,6 @@ AUDITORS: list[dict[str, Any]] = [
     {"decoder": "cusum", "level": 0.2, "window": 32, "step": 8, "anchor": "end", "tau": 0.02},
     {"decoder": "posterior", "repeats": "drop", "known_agents": ["writer"]},
     {"decoder": "cusum", "known_agents": ["planner"]},
-    {"decoder": "posterior", "break_odds": True},
     {"decoder": "cusum", "decoys": 600},
 ]
 

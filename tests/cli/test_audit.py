@@ -62,8 +62,6 @@ def test_audit_options_reach_the_auditor(team: pathlib.Path, unmarked: pathlib.P
     assert [report["coverage"] for report in found[:2]] == [0.0, 1.0]
     assert found[1]["allow_unattributed"] is False
     assert (found[2]["decoder"]["name"], found[2]["level"]) == ("window", 0.2)
-    assert json.loads(said(0, *arguments, "--breaks"))["decoder"]["options"]["break_odds"]["paragraph"] > 1
-    assert "--breaks: got decoder 'cusum'" in said(3, *arguments, "--breaks", "--decoder", "cusum")
     by_tokens = json.loads(said(0, *arguments, "--attributed", "tokens"))
     assert by_tokens["decoder"]["options"] == {"attributed": "tokens"}
     assert "attributed: got 'tokens' and decoder 'cusum'" in said(

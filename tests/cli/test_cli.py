@@ -155,7 +155,7 @@ def test_a_refusal_speaks_of_options_and_not_of_parameters(team: pathlib.Path, s
     (team.parent / "a.txt").write_text("w1 w2")
     for arguments, refusal in (
         (["--level", "2"], "iet: --level: got 2.0, expected a number between 0 and 1"),
-        (["--breaks", "--decoder", "cusum"], "iet: --breaks: got decoder 'cusum'"),
+        (["--model", "m", "--decoder", "cusum"], "iet: --model: got decoder 'cusum'"),
         (["--known", "nobody"], "iet: --known: got 'nobody'"),
         (["--csv", "--shard", "1/2", "-o", str(team.parent / "out")], "iet: --csv, --pages: got shard 1/2"),
         (["--profile", "x"], "iet: profile 'x' is not in the registry"),

@@ -123,13 +123,12 @@ def test_texts_behind_one_another_are_read_as_each_alone(monkeypatch, part):
     monkeypatch.setattr(chain_module, "_STORED", part)  # 1: parts of 256 tokens
     rng, prior = np.random.default_rng(5), chain_module.prior_of(np.array([0.5, 0.3, 0.2]), 0.3)
     texts = [rng.normal(0, 1.5, (length, 3)).astype(np.float32) for length in (300, 1, 40, 700)]
-    odds = [rng.uniform(0.2, 5, len(text)) for text in texts]
     starts = np.cumsum([0, *map(len, texts)])[:-1].tolist()
     every = chain_module.exponentials(np.concatenate(texts))
-    found = chain_module.posteriors(every, 40.0, prior, 3, np.concatenate(odds), starts)
-    for d, (start, text, chances) in enumerate(zip(starts, texts, odds, strict=True)):
+    found = chain_module.posteriors(every, 40.0, prior, 3, starts)
+    for d, (start, text) in enumerate(zip(starts, texts, strict=True)):
         inside = slice(start, start + len(text))
-        alone = chain_module.posteriors(chain_module.exponentials(text), 40.0, prior, 3, chances)
+        alone = chain_module.posteriors(chain_module.exponentials(text), 40.0, prior, 3)
         np.testing.assert_array_equal(found[0][inside], alone[0])
         np.testing.assert_array_equal(found[1][inside], alone[1])
         assert found[2][d] == alone[2][0]
@@ -152,26 +151,21 @@ def test_forward_backward_survives_ratios_of_any_size():
 @pytest.mark.parametrize(
     ("mean_segment", "nobody_segment"), [(5.0, None), (1.0, None), (0.5, 30.0), (20.0, 4.0), (4.0, 30.0)]
 )
-def test_odds_scale_the_chance_of_each_step(mean_segment, nobody_segment):
-    ratios, odds = np.random.default_rng(6).normal(0, 1, (7, 2)), np.array([1, 1, 2, 0.5, 0.1, 9, 30.0])
-
-    def step(factor):
-        """Segments of a mean below the two stages count as these before the odds."""
-        gap = None if nobody_segment is None else max(nobody_segment, 2) / factor
-        return chain([1, 1], max(mean_segment, 2) / factor, 0.2, 2, gap)[1]
+def test_segments_of_a_mean_below_their_stages_count_as_these(mean_segment, nobody_segment):
+    ratios = np.random.default_rng(6).normal(0, 1, (7, 2))
 
     gap = None if nobody_segment is None else max(nobody_segment, 2)
-    pi, _ = chain([1, 1], max(mean_segment, 2), 0.2, 2, gap)
+    pi, step = chain([1, 1], max(mean_segment, 2), 0.2, 2, gap)
     e = np.exp(np.repeat(np.column_stack([ratios, np.zeros(7)]), 2, axis=1))
-    alpha, steps = [pi * e[0]], [step(factor) for factor in odds]
+    alpha = [pi * e[0]]
     for t in range(1, 7):
-        alpha.append(alpha[-1] @ steps[t] * e[t])
+        alpha.append(alpha[-1] @ step * e[t])
     beta = [np.ones(6)]
     for t in range(6, 0, -1):
-        beta.insert(0, steps[t] @ (e[t] * beta[0]))
+        beta.insert(0, step @ (e[t] * beta[0]))
     held = (np.array(alpha) * np.array(beta)).reshape(7, 3, 2).sum(axis=2)
     gamma, left, log_ratio = forward_backward(
-        ratios, mean_segment, 0.2, None, 2, odds, nobody_segment=nobody_segment
+        ratios, mean_segment, 0.2, None, 2, nobody_segment=nobody_segment
     )
     found = np.column_stack([gamma, left])
     np.testing.assert_allclose(found, held / held.sum(axis=1, keepdims=True), atol=1e-5)
@@ -183,8 +177,6 @@ def test_odds_scale_the_chance_of_each_step(mean_segment, nobody_segment):
     [
         {"mean_segment": 0.0},
         {"mean_segment": math.inf},
-        {"odds": np.full(2000, 1e-300)},
-        {"odds": np.full(2000, np.inf)},
         {"shares": [1, 1e-12]},
         {"shares": [1, 5e-324], "nobody": 0.5},
         {"nobody": 1e-12},
@@ -210,8 +202,6 @@ def test_chain_stays_finite_at_the_extremes(options: dict[str, Any]) -> None:
         ({"shares": [1.0, 0.0]}, InputError, "shares: got .*above 0"),
         ({"nobody": 1.0}, InputError, "nobody: got 1.0"),
         ({"stages": 0}, InputError, "stages: got 0"),
-        ({"odds": np.ones(3)}, ShapeError, r"odds: got \[3\], expected \[4\]"),
-        ({"odds": np.zeros(4)}, InputError, "odds: got 0"),
         ({"log_ratios": np.full((5, 2), np.nan)}, InputError, "log_ratios: got NaN"),
         ({"mean_segment": math.nan}, InputError, "mean_segment: got nan"),
         ({"nobody_segment": -1.0}, InputError, "nobody_segment: got -1.0"),
@@ -230,14 +220,13 @@ def test_likelihoods_side_by_side_are_those_of_single_chains(ratios, seed, anybo
     ratios = ratios * np.float32(rng.choice([1, 40]))
     lengths = rng.uniform(1, 200, 5)
     nobody = rng.uniform(0.01, 0.9, 5) if anybody else np.zeros(5)
-    odds = rng.uniform(0.1, 5, len(ratios))
     shares = rng.dirichlet(np.ones(ratios.shape[1]))
     priors = np.array([chain_module.prior_of(shares, share) for share in nobody])
     given = chain_module.exponentials(np.stack([ratios, -ratios]))
     gaps = np.where(rng.random(5) < 0.5, np.nan, rng.uniform(1, 200, 5))
-    found = chain_module.log_likelihoods(given, lengths, priors, odds, gaps)
+    found = chain_module.log_likelihoods(given, lengths, priors, gaps)
     for sign, row in zip((1, -1), found, strict=True):
         for length, share, gap, value in zip(lengths, nobody, gaps, row, strict=True):
             own = None if np.isnan(gap) else gap
-            expected = forward_backward(sign * ratios, length, share, shares, 3, odds, own)[2]
+            expected = forward_backward(sign * ratios, length, share, shares, 3, own)[2]
             assert value == pytest.approx(expected, rel=1e-5, abs=1e-4)

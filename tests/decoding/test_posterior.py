@@ -311,19 +311,6 @@ def test_in_family_gumbel_what_follows_an_earlier_context_says_nothing():
             assert np.array_equal(*found) != matters
 
 
-def test_odds_move_boundaries_to_where_they_are_likelier():
-    rng = np.random.default_rng(4)
-    scores = np.cos(2 * np.pi * rng.random((600, 2)))
-    scores[:300, 0], scores[300:, 1] = np.cos(rng.vonmises(0, 1.5, (2, 300)))
-    scored = np.abs(np.arange(600) - 300) > 20  # between 280 and 320 the scores say nothing
-    for place in (286, 300, 312):
-        odds = np.ones(600)
-        odds[place] = 1e4
-        assert decode(scores, scored=scored, break_odds=odds).change_points.tolist() == [place]
-    even = decode(scores, scored=scored, break_odds=np.full(600, 7.0))
-    np.testing.assert_array_equal(even.posterior, decode(scores, scored=scored).posterior)
-
-
 def test_boundaries_lie_where_they_are_likeliest():
     scores = np.zeros((401, 2), np.float32)
     scores[:201, 0] = scores[201:, 1] = 0.8

@@ -39,9 +39,8 @@ inline std::vector<double> read_aside(const Chain& chain, const OwnLoops& loops,
   double *own = lanes.data(), *each = of_states.data();
   for (int64_t lane = 0; lane < 8; ++lane) own[8 + lane] = 1e-12, own[16 + lane] = 1 - 1e-12;
   const int64_t size = 8 * chain.states;
-  loops.chains_aside({chain.ratios, chain.odds, chain.tokens, chain.states, own, own + 8, own + 16, own + 24,
-                      own + 32, each, each + size, each + 2 * size, each + 3 * size, each + 4 * size,
-                      own + 40});
+  loops.chains_aside({chain.ratios, chain.tokens, chain.states, own, own + 8, own + 16, own + 24, own + 32,
+                      each, each + size, each + 2 * size, each + 3 * size, each + 4 * size, own + 40});
   return {own + 40, own + 48};
 }
 
@@ -50,23 +49,12 @@ inline void try_chain(Call& call) {
   const int64_t tokens = random.number(1, 40), states = random.number(2, 20), width = chain_width(states);
   const int64_t stages = random.one_in(2) ? 3 : random.number(1, 5);
   Array<float> ratios(random, tokens * states);
-  Array<double> odds(random, tokens), law(random, 3 * width);
+  Array<double> law(random, 3 * width);
   for (float& ratio : ratios) ratio = static_cast<float>(random.number(1, 4000)) / 1000;
-  draw_shares(random, odds.data(), tokens);
   for (double& value : law) value = 0;
   for (int64_t i = 0; i < 3; ++i) draw_shares(random, law.data() + i * width, states);
-  const Chain chain = {ratios.data(),
-                       random.one_in(2) ? odds.data() : nullptr,
-                       tokens,
-                       states,
-                       stages,
-                       law.data(),
-                       law.data() + width,
-                       law.data() + 2 * width,
-                       0.1,
-                       1e-12,
-                       1 - 1e-12,
-                       0.5};
+  const Chain chain = {ratios.data(),          tokens, states, stages,    law.data(), law.data() + width,
+                       law.data() + 2 * width, 0.1,    1e-12,  1 - 1e-12, 0.5};
   const bool keep = !random.one_in(4);
   const OwnLoops &ours = own_loops(cpu_isa()), &baseline = own_loops(0);
   call.expect(read_text(chain, keep, ours, random) == read_text(chain, keep, baseline, random), "a chain");

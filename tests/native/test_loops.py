@@ -90,9 +90,8 @@ def _merged(draw: Draw, turn: int) -> tuple[Any, ...]:
 
 
 def _boundaries(draw: Draw, turn: int) -> tuple[Any, ...]:
-    odds = np.log(draw.uniform(0.1, 10, TOKENS)) if turn % 2 else np.zeros(TOKENS)
     strengths = draw.uniform(0.1, 2, AGENTS)
-    return _scores(draw, turn), _weights(draw), strengths, strengths**2 / 3, odds, 1 + turn % 5, _runs(draw)
+    return _scores(draw, turn), _weights(draw), strengths, strengths**2 / 3, 1 + turn % 5, _runs(draw)
 
 
 def _spans(draw: Draw) -> tuple[Any, Any]:
@@ -185,12 +184,11 @@ def _gamma(draw: Draw, turn: int) -> tuple[Any, ...]:
     return counts * draw.uniform(0.7, 2, 40), counts, np.zeros(40)
 
 
-def _chain(draw: Draw, turn: int, texts: int) -> tuple[Any, ...]:
-    """Exponentials, and odds or none."""
+def _exponentials(draw: Draw, turn: int, texts: int) -> Any:
     agents = 1 + turn % 9 if turn % 4 else 1 + turn % 3 * 8  # rows that are and are not whole vectors
     ratios = np.ones((texts, TOKENS, agents + 1), np.float32)
     ratios[..., :-1] = np.exp(draw.normal(-0.2, (1, 8)[turn % 2], ratios[..., :-1].shape))
-    return ratios, np.empty(0) if turn % 3 else draw.uniform(0.1, 5, TOKENS)
+    return ratios
 
 
 def _prior(draw: Draw, turn: int, agents: int) -> Any:
@@ -201,20 +199,20 @@ def _prior(draw: Draw, turn: int, agents: int) -> Any:
 
 
 def _posteriors(draw: Draw, turn: int) -> tuple[Any, ...]:
-    (ratios,), odds = _chain(draw, turn, 1)
+    (ratios,) = _exponentials(draw, turn, 1)
     agents, cuts = ratios.shape[1] - 1, np.array([0, 1, 70, TOKENS] if turn % 2 else [0, TOKENS])
     law = 1000 if turn % 4 else 50, _prior(draw, turn, agents), 1 + turn % 4, draw.uniform(0, 90)
     posterior, left = np.empty((TOKENS, agents), np.float32), np.empty(TOKENS, np.float32)
     gap = (np.nan, 30.0)[turn % 2]
-    return ratios, odds, cuts, *law, gap, posterior, left, np.zeros(len(cuts) - 1)
+    return ratios, cuts, *law, gap, posterior, left, np.zeros(len(cuts) - 1)
 
 
 def _likelihoods(draw: Draw, turn: int) -> tuple[Any, ...]:
-    ratios, odds = _chain(draw, turn, 1 + turn % 4)
+    ratios = _exponentials(draw, turn, 1 + turn % 4)
     chains = 1 + turn % 17
     priors = np.array([_prior(draw, turn, ratios.shape[2] - 1) for _ in range(chains)])
     gaps = np.where(draw.random(chains) < 0.5, np.nan, draw.uniform(1, 90, chains))
-    return ratios, TOKENS, odds, draw.uniform(0, 90, chains), gaps, priors, np.zeros((len(ratios), chains))
+    return ratios, TOKENS, draw.uniform(0, 90, chains), gaps, priors, np.zeros((len(ratios), chains))
 
 
 def _two_states(draw: Draw, turn: int) -> tuple[Any, ...]:

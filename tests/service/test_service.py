@@ -45,7 +45,7 @@ def auditor(registry: pathlib.Path) -> iet.Auditor:
         {"decoder": "window", "allow_unattributed": False},
         {"known_agents": ["planner", "critic"], "decoys": 400},
         {"as_copied": True},
-        {"break_odds": {"line": 20.0}, "options": {"mean_segment": 100.0, "min_segment": 4}},
+        {"options": {"mean_segment": 100.0, "min_segment": 4}},
     ],
 )
 def test_a_report_is_that_of_an_auditor(

@@ -102,11 +102,10 @@ def test_figures_of_a_text_are_those_of_its_audits(work: pathlib.Path) -> None:
     (turns, _) = texts.load(work, CELLS[0])
     text = decoders.form(turns, 80, "\n\n")
     options = {"tau": 0.05, "smooth_windows": 1, "radius": 8}
-    figures, reliability = decoders.measure(text, {decoders.CUSUM: options, decoders.PAPERS_CUSUM: {}}, True)
+    figures, reliability = decoders.measure(text, {decoders.CUSUM: options, decoders.PAPERS_CUSUM: {}})
     forced = {"allow_unattributed": False}
     for name, auditor in (
-        ("posterior", iet.Auditor(text.registry, **forced, break_odds=True)),
-        ("posterior without breaks", iet.Auditor(text.registry, **forced)),
+        ("posterior", iet.Auditor(text.registry, **forced)),
         ("window", iet.Auditor(text.registry, "window", **forced)),
         ("cusum", iet.Auditor(text.registry, "cusum", **forced, **options)),
         (decoders.PAPERS_CUSUM, iet.Auditor(text.registry, "cusum", **forced)),
@@ -117,7 +116,6 @@ def test_figures_of_a_text_are_those_of_its_audits(work: pathlib.Path) -> None:
     assert (reliability[1] <= reliability[0]).all()
     free = iet.Auditor(text.registry, "window").audit(text.talk.text)
     assert figures["window/coverage"] == free.coverage
-    assert figures["posterior/token_accuracy"] != figures["posterior without breaks/token_accuracy"]
 
 
 def summaries(*given: Any, **options: Any) -> list[dict[str, Any]]:
@@ -166,7 +164,7 @@ def test_the_command_writes_tables(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "decoders.json"
-    options = ["--texts", "1", "--lengths", "40", "--joiner", "\n\n", "--breaks", "--model", "1"]
+    options = ["--texts", "1", "--lengths", "40", "--joiner", "\n\n", "--model", "1"]
     monkeypatch.setattr("sys.argv", ["decoders", "--work", str(work), "-o", str(out), *options])
     decoders.main()
     written = json.loads(out.read_text())
@@ -174,28 +172,10 @@ def test_the_command_writes_tables(
     assert [row["posterior/token_accuracy"] for row in read_rows(out)] == pytest.approx(
         [cell["figures"]["posterior/token_accuracy"][0] for cell in written["cells"]]  # one text each
     )
-    assert written["command"].endswith(r"--joiner '\n\n' --breaks --lengths 40 --texts 1 --model 1")
-    assert written["verdicts"]["break odds, gain, mean over 2 cells"] == pytest.approx(
-        np.mean(
-            [
-                cell["figures"]["posterior/token_accuracy"][0]
-                - cell["figures"]["posterior without breaks/token_accuracy"][0]
-                for cell in written["cells"]
-            ]
-        ),
-        abs=1e-5,
-    )
+    assert written["command"].endswith(r"--joiner '\n\n' --lengths 40 --texts 1 --model 1")
     rows = [line for line in out.with_suffix(".md").read_text().splitlines() if line.startswith("| 1.0 (")]
     assert len(rows) == len(CELLS)
-    header = "| posterior without breaks | joiners inside turns per hand-over | with model |"
-    assert header in capsys.readouterr().out
-
-
-def test_joiners_inside_turns_are_counted_for_each_hand_over(work: pathlib.Path) -> None:
-    found = texts.load(work, CELLS[0])
-    for joiner in (" ", "\n"):
-        inside = sum(turns.conversation(80, joiner).text.count(joiner) - 7 for turns in found)
-        assert decoders.joiners_inside(found, 80, joiner) == inside / 14
+    assert "| with model | posterior there | gain |" in capsys.readouterr().out
 
 
 def result(family: str = "fourier", **given: Any) -> dict[str, Any]:
@@ -228,8 +208,6 @@ def test_verdicts_are_the_numbers_that_they_name() -> None:
         [-0.01, lead := np.mean([0.16, 0.2, 0.2, 0.0, 0.1]), lead + 0.1, 0.90 / 0.95, 0.97, 0.94, 0.005]
     )
     assert set(decoders.verdicts([]).values()) == {None}
-    results[0]["figures"]["posterior without breaks/token_accuracy"] = [0.94]
-    assert decoders.verdicts(results)["break odds, gain, mean over 1 cells"] == pytest.approx(0.02)
 
 
 def test_calibration_error_is_the_mean_distance_from_the_middle_of_the_bin() -> None:
