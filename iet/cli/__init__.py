@@ -23,7 +23,6 @@ from iet.cli import (
     bench,
     calibrate,
     check,
-    completion,
     demo,
     doctor,
     index,
@@ -64,7 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         calibrate,
         doctor,
         warm,
-        completion,
     ):
         group.add(commands)
     arguments, unknown = parser.parse_known_args(argv)

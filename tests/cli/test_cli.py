@@ -66,23 +66,6 @@ def test_a_refusal_shows_the_usage_of_its_own_command(said: Said) -> None:
         assert f"\niet {command}: error: " in refusal
 
 
-@posix
-def test_a_shell_completes_commands_and_options(said: Said, tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("shtab")
-    (tmp_path / "completion").write_text(said(0, "completion", "bash"))
-    asks = """source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
-eval "$(complete -p iet | sed 's/.*-F \\([^ ]*\\).*/\\1/')" iet "${@: -1}"; echo "${COMPREPLY[@]}\""""
-
-    def completed(*words: str) -> list[str]:
-        command = ["bash", "-c", asks, "bash", str(tmp_path / "completion"), *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return done.stdout.split()
-
-    assert completed("iet", "au") == ["audit"]
-    assert completed("iet", "keys", "ex") == ["export"]
-    assert completed("iet", "audit", "--deco") == ["--decoder", "--decoys"]
-
-
 def test_help_and_version_exit_with_zero(capsys: pytest.CaptureFixture[str], said: Said) -> None:
     for arguments in (["--help"], ["audit", "--help"], ["keys", "--help"], ["keys", "add", "--help"]):
         assert "usage: iet" in said(0, *arguments)
