@@ -26,6 +26,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 import iet
+from benchmarks.recording import exit_code
 
 BLANKED = [
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)?"), "TIME"),
@@ -204,4 +205,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import iet
+from benchmarks import timing
 from benchmarks.statistics import Interval
-from iet.cli import bench
 from iet.errors import IetError, ShapeError
 
 
@@ -30,7 +30,7 @@ def environment(*packages: str) -> dict[str, Any]:
     return {
         "processor": described["name"],
         "machine": described,
-        "cores": bench.cores(),
+        "cores": timing.cores(),
         "isa": iet.backends().isa,
         "threads": {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "IET_NUM_THREADS")},
         "load": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
@@ -64,7 +64,7 @@ def machine() -> dict[str, Any]:
     system = pathlib.Path("/sys/devices/system/cpu/cpu0")
     governor = system / "cpufreq/scaling_governor"
     return {
-        "name": ", ".join([model, *numbers, f"{bench.cores()} cores"]),
+        "name": ", ".join([model, *numbers, f"{timing.cores()} cores"]),
         "virtual": "hypervisor" in first.get("flags", "").split() if first else None,
         "flags": [flag for flag in first.get("flags", "").split() if flag.startswith(("avx", "f16c", "fma"))],
         "governor": governor.read_text().strip() if governor.is_file() else None,

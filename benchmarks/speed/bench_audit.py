@@ -33,12 +33,12 @@ if __name__ == "__main__" and "--ten-thousand" not in sys.argv:  # before anythi
 import tokenizers
 
 import iet
+from benchmarks import timing
 from benchmarks.recording import columns, command, environment, exit_code, parser, write
 from benchmarks.speed.showing import UNREAD
 from benchmarks.speed.texts import AGENTS, given_logs, marked_text, team
 from iet import kernels
 from iet.audit import plan
-from iet.cli import bench
 from iet.errors import IetError
 from iet.marks.registry import Registry
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
@@ -68,9 +68,9 @@ def validate(registry: Registry, text: str) -> None:
     crowd = iet.Auditor(team(AGENTS + tuple(f"stranger {i}" for i in range(1000))))
     before, limit = kernels.backends().isa, plan.ALL_KEYS
     try:
-        for isa in bench.isas():
-            bench.select_isa(isa)
-            bench.validate_score(registry.scoring_keys(), ids)
+        for isa in timing.isas():
+            timing.select_isa(isa)
+            timing.validate_score(registry.scoring_keys(), ids)
             plan.ALL_KEYS = limit
             few = crowd.audit(token_ids=ids)
             plan.ALL_KEYS = MANY_KEYS
@@ -82,7 +82,7 @@ def validate(registry: Registry, text: str) -> None:
     finally:
         plan.ALL_KEYS = limit
         if before is not None:
-            bench.select_isa(before)
+            timing.select_isa(before)
 
 
 def unread(auditor: iet.Auditor, tokenizer: Tokenizer, text: str) -> None:
@@ -115,15 +115,15 @@ def six_agents(texts: dict[str, tuple[str, Registry]], rounds: int) -> list[dict
         segments = {f"audit, {d}": len(a.audit(text).segments) for d, a in auditors.items()}
         segments[UNREAD] = segments["audit, posterior"]
         tokens = auditors["cusum"].audit(text).tokens
-        samples = bench.interleaved({what: bench.timed(call) for what, call in functions.items()}, rounds)
+        samples = timing.interleaved({what: timing.timed(call) for what, call in functions.items()}, rounds)
         for what, seconds in samples.items():
-            value = bench.spread(seconds).median
+            value = timing.spread(seconds).median
             results.append(
                 {
                     **{"text": name, "tokens": tokens, "what": what, "segments": segments.get(what)},
                     "milliseconds": value * 1e3,
                     "million_tokens_per_second": tokens / value / 1e6,
-                    "over_encode_batch": bench.ratio(seconds, samples["encode_batch"]).median,
+                    "over_encode_batch": timing.ratio(seconds, samples["encode_batch"]).median,
                 }
             )
     return results
@@ -137,9 +137,9 @@ def many_texts(registry: Registry, logs: list[str]) -> list[dict[str, object]]:
         "audit of each": lambda: [reader.audit(text).coverage for text in logs],
         "audit_many": lambda: [report.coverage for report in reader.audit_many(logs)],
     }
-    samples = bench.interleaved({name: bench.timed(call) for name, call in functions.items()}, 5)
+    samples = timing.interleaved({name: timing.timed(call) for name, call in functions.items()}, 5)
     return [
-        {"what": name, "texts": len(logs), "seconds": bench.spread(seconds).median}
+        {"what": name, "texts": len(logs), "seconds": timing.spread(seconds).median}
         for name, seconds in samples.items()
     ]
 

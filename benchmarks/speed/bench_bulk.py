@@ -41,13 +41,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import iet
+from benchmarks import timing
 from benchmarks.recording import columns, command, environment, exit_code, parser, write
 from benchmarks.speed.texts import given_logs, marked_text, team
 from iet.audit.plan import ALL_KEYS
 from iet.audit.records import BATCH_RECORDS, audit_records
 from iet.bulk import files
 from iet.bulk.workers import without_pandas
-from iet.cli import bench
 from iet.errors import IetError
 from iet.marks.registry import Registry
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
@@ -185,18 +185,18 @@ def results(found: dict[str, list[dict[str, float]]], count: int, tokens: int) -
         one = found[name.removesuffix(", two workers")]
         values = {key: [each[key] for each in samples] for key in samples[0]}
         floor = {key: [each[key] for each in found[FLOOR]] for key in samples[0]}
-        steady = bench.spread(values["steady"])
+        steady = timing.spread(values["steady"])
         row = {
             "what": name,
             "documents_per_second": count / steady.median,
             "tokens_per_second": tokens / steady.median,
             "steady_seconds": steady,
-            "seconds": bench.spread(values["seconds"]),
-            "process_seconds": bench.spread(values["process"]),
-            "over_encode_batch": bench.ratio(values["steady"], floor["steady"]),
-            "over_encode_batch_whole": bench.ratio(values["seconds"], floor["seconds"]),
-            "cpu_over_encode_batch": bench.ratio(values["cpu"], floor["cpu"]),
-            "times_one_worker": bench.ratio([each["steady"] for each in one], values["steady"]),
+            "seconds": timing.spread(values["seconds"]),
+            "process_seconds": timing.spread(values["process"]),
+            "over_encode_batch": timing.ratio(values["steady"], floor["steady"]),
+            "over_encode_batch_whole": timing.ratio(values["seconds"], floor["seconds"]),
+            "cpu_over_encode_batch": timing.ratio(values["cpu"], floor["cpu"]),
+            "times_one_worker": timing.ratio([each["steady"] for each in one], values["steady"]),
             "quarter_mb": max(values["quarter_mb"]),
             "peak_mb": max(values["peak_mb"]),
         }
@@ -237,15 +237,15 @@ def detectors(
         counts = {"detector": len(few), "scores": len(ids) * keys, "audit": len(ids) * keys}
         samples = {
             what: [seconds / counts[what] for seconds in each]
-            for what, each in bench.interleaved(
-                {what: bench.timed(call) for what, call in calls.items()}, rounds
+            for what, each in timing.interleaved(
+                {what: timing.timed(call) for what, call in calls.items()}, rounds
             ).items()
         }
         row = {
             **{"what": name, "scheme": scheme},
-            **{f"{what}_microseconds": bench.spread(each).times(1e6) for what, each in samples.items()},
-            "over_scores": bench.ratio(samples["detector"], samples["scores"]),
-            "over_audit": bench.ratio(samples["detector"], samples["audit"]),
+            **{f"{what}_microseconds": timing.spread(each).times(1e6) for what, each in samples.items()},
+            "over_scores": timing.ratio(samples["detector"], samples["scores"]),
+            "over_audit": timing.ratio(samples["detector"], samples["audit"]),
         }
         rows.append(plain(row))
     return rows, skipped
@@ -253,7 +253,7 @@ def detectors(
 
 def plain(row: Mapping[str, object]) -> dict[str, object]:
     """Return a row with dictionaries in place of spreads."""
-    return {k: dict(v._asdict()) if isinstance(v, bench.Spread) else v for k, v in row.items()}
+    return {k: dict(v._asdict()) if isinstance(v, timing.Spread) else v for k, v in row.items()}
 
 
 def main() -> None:

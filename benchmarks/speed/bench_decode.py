@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.speed.suite import Contestant, Suite, main
-from iet.cli.bench import timed
+from benchmarks.timing import timed
 from iet.decoding import DECODERS, decode, forward_backward, windows
 from iet.errors import IetError
 

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks import timing
 from benchmarks.recording import caches, memory
 from benchmarks.speed import device, peers, texts
 from benchmarks.speed.suite import Contestant, Suite, main
+from benchmarks.timing import Sampler, select_isa, timed
 from iet import kernels
-from iet.cli import bench
-from iet.cli.bench import Sampler, select_isa, timed
 from iet.errors import IetError
 from iet.marks.keys import KeyTable
 
@@ -103,7 +103,7 @@ def ours(
         mark = functools.partial(kernels.embed_, registry=keys, slots=slots, num_threads=threads)
         return Contestant(timed(mark, functools.partial(new, isa)), "ours", work)
 
-    return {f"{prefix}{name}": contestant(isa, threads) for name, isa, threads in bench.contenders()}
+    return {f"{prefix}{name}": contestant(isa, threads) for name, isa, threads in timing.contenders()}
 
 
 def batch_suite(
@@ -111,7 +111,7 @@ def batch_suite(
 ) -> Suite:
     """Mark a batch: every instruction set and number of threads, floors, and peers in float32."""
     tensor_dtype: torch.dtype = getattr(torch, dtype)
-    keys, work = bench.team(vocab_size, 4).marking_keys(), rows * vocab_size
+    keys, work = timing.team(vocab_size, 4).marking_keys(), rows * vocab_size
     size = work * tensor_dtype.itemsize
     count, float_count = (2, 2) if quick else (buffers_needed(size), buffers_needed(work * 4))
     made = []
@@ -149,7 +149,7 @@ def batch_suite(
         sample = timed(mark, functools.partial(for_peer, few))
         contestants[name] = Contestant(sample, "peer", few * vocab_size, note)
     name = f"embed_ {dtype} [{rows}, {vocab_size}]" + (", real text" if real else ", random ids")
-    floors = (*FLOORS, f"{bench.isas()[-1]}, 1 thread")
+    floors = (*FLOORS, f"{timing.isas()[-1]}, 1 thread")
     check = functools.partial(validate, keys, dtype)
     note = _cache_note(count, size) + (f" {texts.NOTE}" if real else "")
     free = functools.partial(release, made)
@@ -159,7 +159,7 @@ def batch_suite(
 def gumbel_suite(rows: int, vocab_size: int, rounds: int, quick: bool) -> Suite:
     """Add keyed Gumbel noise to a batch, beside family fourier with contexts as long."""
     tables = {
-        family: bench.team(vocab_size, 4, n_gram=4, family=family).marking_keys()
+        family: timing.team(vocab_size, 4, n_gram=4, family=family).marking_keys()
         for family in ("gumbel", "fourier")
     }
     ids, work = Ids(rows, vocab_size), rows * vocab_size
@@ -192,8 +192,8 @@ def _add_noise(logits: torch.Tensor, noise: torch.Tensor) -> None:
 
 def call_suite(vocab_size: int, rounds: int) -> Suite:
     """Mark one row through the Python API: what a call costs."""
-    registry, rng = bench.team(vocab_size, 4), np.random.default_rng(2)
-    keys, best = registry.marking_keys(), bench.isas()[-1]
+    registry, rng = timing.team(vocab_size, 4), np.random.default_rng(2)
+    keys, best = registry.marking_keys(), timing.isas()[-1]
     tensor, bias = torch.zeros(1, vocab_size), torch.zeros(1, vocab_size)
     array, array_bias = np.zeros((1, vocab_size), np.float32), np.zeros((1, vocab_size), np.float32)
 
@@ -203,7 +203,7 @@ def call_suite(vocab_size: int, rounds: int) -> Suite:
 
     contestants = {}
     cases: list[tuple[str, str, Any, Any, int]] = [
-        *((f"{isa}, tensor, key table", isa, tensor, keys, 2) for isa in bench.isas()),
+        *((f"{isa}, tensor, key table", isa, tensor, keys, 2) for isa in timing.isas()),
         (f"{best}, array, key table", best, array, keys, 2),
         (f"{best}, tensor, registry", best, tensor, registry, 2),
         ("the same for an unmarked row", best, tensor, keys, -1),
@@ -222,7 +222,7 @@ def call_suite(vocab_size: int, rounds: int) -> Suite:
 
 def strided_suite(rows: int, vocab_size: int, rounds: int) -> Suite:
     """Mark logits that lie 12 bytes apart, as llama.cpp keeps them beside ids and probabilities."""
-    keys, ids = bench.team(vocab_size, 4).marking_keys(), Ids(rows, vocab_size)
+    keys, ids = timing.team(vocab_size, 4).marking_keys(), Ids(rows, vocab_size)
     strided = np.zeros((rows, vocab_size, 3), np.float32)[:, :, 0]
     dense, bias = (np.zeros((rows, vocab_size), np.float32) for _ in range(2))
     contestants = ours(keys, rows, lambda: strided, lambda: ids()[:, -1:])
@@ -234,7 +234,7 @@ def strided_suite(rows: int, vocab_size: int, rounds: int) -> Suite:
         add = functools.partial(np.add, target, other, out=target)
         contestants[name] = Contestant(timed(add), "floor", dense.size)
     name = f"embed_ float32 [{rows}, {vocab_size}], 12 bytes apart"
-    floors = (*FLOORS, f"{bench.isas()[-1]}, 1 thread")
+    floors = (*FLOORS, f"{timing.isas()[-1]}, 1 thread")
     check = functools.partial(validate, keys, "float32", strided=True)
     note = "The layout of llama.cpp. Floors are NumPy's; one buffer each, which stays in the last cache."
     return Suite(name, UNIT, contestants, floors, check, rounds, note=note)
@@ -244,13 +244,13 @@ def validate(keys: KeyTable, dtype: str, strided: bool = False) -> None:
     """Compare every instruction set and number of threads with the reference, to the bit."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(6, keys.profile.vocab_size, generator=generator).to(getattr(torch, dtype))
-    for _, isa, count in bench.contenders():
+    for _, isa, count in timing.contenders():
         select_isa(isa)
         fresh = logits.clone()
         if strided:
             fresh = torch.zeros(*logits.shape, 3, dtype=logits.dtype)[:, :, 0].copy_(logits)
         view = (fresh.view(torch.uint16) if dtype == "bfloat16" else fresh).numpy()
-        bench.validate_embed(keys, fresh, view, num_threads=count)
+        timing.validate_embed(keys, fresh, view, num_threads=count)
 
 
 def _cache_note(count: int, size: int) -> str:
@@ -275,7 +275,7 @@ def device_suite(
     family: str = "fourier",
 ) -> Suite:
     """Mark batches on a device: each call of a graph its own, together more than the last cache."""
-    keys, element = bench.team(vocab_size, 8, n_gram, family=family).marking_keys(), getattr(torch, dtype)
+    keys, element = timing.team(vocab_size, 8, n_gram, family=family).marking_keys(), getattr(torch, dtype)
     work, few = rows * vocab_size, max(1, rows // 16)
     count = max(4, min(64, -(-device.BEYOND_CACHE // (work * element.itemsize))))
     made: dict[str, Any] = {}
@@ -340,7 +340,7 @@ def device_suite(
 def host_suite(rounds: int, where: str) -> Suite:
     """Mark one row on a device that never makes the host wait: what a call costs the host."""
     vocab_size = 32000
-    keys = bench.team(vocab_size, 4).marking_keys()
+    keys = timing.team(vocab_size, 4).marking_keys()
     logits, bias = (torch.zeros(1, vocab_size, device=where) for _ in range(2))
     context = torch.zeros(1, 1, dtype=torch.int64, device=where)
     calls: dict[str, Callable[[], object]] = {

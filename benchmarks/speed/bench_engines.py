@@ -20,12 +20,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks import engine_wheels
+from benchmarks import engine_wheels, timing
 from benchmarks.speed import peers
 from benchmarks.speed.suite import Contestant, Suite, main
+from benchmarks.timing import select_isa, timed
 from iet import EngineKeys, kernels
-from iet.cli import bench
-from iet.cli.bench import select_isa, timed
 from iet.errors import IetError
 
 UNIT = "ns per token·key"
@@ -115,14 +114,14 @@ def suite(
     why = missing(scheme)
     tables = {count: engine_keys(scheme, count, vocab_size) for count in counts}
     peer = None if why else make(vocab_size, tables[counts[0]])
-    best, most = bench.isas()[-1], counts[-1]
+    best, most = timing.isas()[-1], counts[-1]
 
     def ours(isa: str, count: int) -> Contestant:
         score = functools.partial(kernels.score_tokens, ids, tables[count], num_threads=1)
         return Contestant(timed(score, functools.partial(select_isa, isa)), "ours", tokens * count)
 
     first = f"{best}, 1 thread, K = {most}"
-    contestants = {f"{isa}, 1 thread, K = {most}": ours(isa, most) for isa in bench.isas()}
+    contestants = {f"{isa}, 1 thread, K = {most}": ours(isa, most) for isa in timing.isas()}
     contestants |= {f"{best}, 1 thread, K = {count}": ours(best, count) for count in counts[:-1]}
     if peer is not None:
         note = "K = 1" + ("" if theirs == tokens else f", the first {theirs} ids, scaled")
@@ -130,7 +129,7 @@ def suite(
 
     def validate() -> None:
         answers = {
-            isa: (select_isa(isa), kernels.score_tokens(few, tables[counts[0]]))[1] for isa in bench.isas()
+            isa: (select_isa(isa), kernels.score_tokens(few, tables[counts[0]]))[1] for isa in timing.isas()
         }
         if any(not np.array_equal(answer, answers[best]) for answer in answers.values()):
             raise IetError(f"{scheme}: instruction sets differ")

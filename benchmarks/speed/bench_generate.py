@@ -21,9 +21,9 @@ import numpy as np
 import torch
 import transformers
 
+from benchmarks import timing
 from benchmarks.speed.suite import Contestant, Suite, main
 from iet import kernels
-from iet.cli import bench
 from iet.cli.demo import demo_registry
 from iet.demo.conversation import ROLES, TASK, load_model
 from iet.errors import IetError
@@ -126,12 +126,12 @@ class Stage:
             "clone": scores.clone,
             "embed_": lambda: kernels.embed_(scores, ids[:, -1:], slots, keys),
         }
-        return statistics.median(bench.timed(calls[what])() for _ in range(50))
+        return statistics.median(timing.timed(calls[what])() for _ in range(50))
 
     def validate(self) -> None:
         """Check that the mark of a step is the reference's, and that the batch is marked at all."""
         keys = self.registry.marking_keys()
-        bench.validate_embed(keys, np.zeros((2, keys.profile.vocab_size), np.float32))
+        timing.validate_embed(keys, np.zeros((2, keys.profile.vocab_size), np.float32))
         watch = self.generate(True)
         scores = torch.zeros(ROWS, self.model.config.vocab_size)
         if torch.equal(watch.inner(self.prompts, scores), scores):
@@ -139,7 +139,7 @@ class Stage:
 
     def details(self) -> dict[str, Any]:
         return {
-            "share of a step inside our processor": dict(bench.spread(self.shares)._asdict()),
+            "share of a step inside our processor": dict(timing.spread(self.shares)._asdict()),
             "steps": len(self.shares),
             "torch threads": self.threads,
             "rows": ROWS,
@@ -163,7 +163,7 @@ def generate_suite(threads: int, new_tokens: int, rounds: int) -> Suite:
 
 
 def suites(quick: bool) -> list[Suite]:
-    counts = [1] if quick or bench.cores() == 1 else [1, 2]
+    counts = [1] if quick or timing.cores() == 1 else [1, 2]
     return [generate_suite(threads, *((4, 2) if quick else (48, 15))) for threads in counts]
 
 

@@ -22,11 +22,11 @@ import torch
 from numpy.typing import NDArray
 
 import iet
+from benchmarks import timing
 from benchmarks.speed import texts
 from benchmarks.speed.suite import Contestant, Suite, main
 from benchmarks.speed.texts import AGENTS, marked_text, team
 from iet.audit.language_model import LanguageModel
-from iet.cli import bench
 from iet.errors import IetError
 from iet.marks.keys import KeyTable
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
@@ -97,7 +97,7 @@ def likelihood_suite(text: str, rounds: int) -> Suite:
         "audit with model, 6 agents": functools.partial(iet.Auditor(small, model=reader).audit, text),
     }
     contestants = {
-        what: Contestant(bench.timed(call), "floor" if what == FLOOR else "ours", len(ids) / 1000)
+        what: Contestant(timing.timed(call), "floor" if what == FLOOR else "ours", len(ids) / 1000)
         for what, call in calls.items()
     }
     check = functools.partial(validate, DEMO_SOURCE, ids, table_of[4])

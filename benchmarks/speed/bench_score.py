@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks import timing
 from benchmarks.speed import device, peers, texts
 from benchmarks.speed.suite import Contestant, Suite, main
+from benchmarks.timing import select_isa, timed
 from iet import kernels
-from iet.cli import bench
-from iet.cli.bench import select_isa, timed
 from iet.errors import IetError
 from iet.marks.keys import KeyTable
 from iet.native import reference
@@ -48,9 +48,9 @@ def ngram_suite(
     n_gram: int, tokens: int, vocab_size: int, keys: int, rounds: int, family: str = "fourier"
 ) -> Suite:
     """Score with every instruction set and number of threads."""
-    table = bench.team(vocab_size, keys, n_gram, family=family).scoring_keys()
+    table = timing.team(vocab_size, keys, n_gram, family=family).scoring_keys()
     ids = random_ids(tokens, vocab_size)
-    ours = {name: scoring(ids, table, isa, count) for name, isa, count in bench.contenders()}
+    ours = {name: scoring(ids, table, isa, count) for name, isa, count in timing.contenders()}
     of = "" if family == "fourier" else f", {family}"
     name = f"score_tokens n = {n_gram}{of}, T = {tokens}, K = {keys}, random ids"
     check = functools.partial(validate, table, ids)
@@ -60,8 +60,8 @@ def ngram_suite(
 def peers_suite(real: bool, tokens: int, vocab_size: int, rounds: int, lengths: dict[str, int]) -> Suite:
     """Score beside peers, n = 2, under 16 keys and under one."""
     ids = texts.real_ids()[:tokens] % vocab_size if real else random_ids(tokens, vocab_size)
-    many, one = bench.team(vocab_size, 16).scoring_keys(), bench.team(vocab_size, 1).scoring_keys()
-    best = bench.isas()[-1]
+    many, one = timing.team(vocab_size, 16).scoring_keys(), timing.team(vocab_size, 1).scoring_keys()
+    best = timing.isas()[-1]
     contestants = {
         f"{best}, 1 thread, K = 16": scoring(ids, many, best, 1),
         f"{best}, 1 thread, K = 1": scoring(ids, one, best, 1),
@@ -80,15 +80,15 @@ def peers_suite(real: bool, tokens: int, vocab_size: int, rounds: int, lengths: 
 
 def scaling_suite(tokens: int, vocab_size: int, keys: int, rounds: int) -> Suite:
     """Double T, K and threads: the cost of a token under a key should stay, and halve with the threads."""
-    best = bench.isas()[-1]
+    best = timing.isas()[-1]
     first = f"T = {tokens}, K = {keys}"
     shapes = [(m * tokens, keys) for m in (1, 2, 4)] + [(tokens, m * keys) for m in (2, 4)]
     contestants = {}
     for t, k in shapes:
-        ids, table = random_ids(t, vocab_size), bench.team(vocab_size, k).scoring_keys()
+        ids, table = random_ids(t, vocab_size), timing.team(vocab_size, k).scoring_keys()
         contestants[f"T = {t}, K = {k}"] = scoring(ids, table, best, 1)
-    ids, table = random_ids(tokens, vocab_size), bench.team(vocab_size, keys).scoring_keys()
-    for count in bench.thread_counts()[1:]:
+    ids, table = random_ids(tokens, vocab_size), timing.team(vocab_size, keys).scoring_keys()
+    for count in timing.thread_counts()[1:]:
         contestants[f"{first}, {count} threads"] = scoring(ids, table, best, count)
     name = f"score_tokens n = 2, T, K and threads doubled ({best})"
     check = functools.partial(validate, table, ids)
@@ -98,23 +98,23 @@ def scaling_suite(tokens: int, vocab_size: int, keys: int, rounds: int) -> Suite
 
 def spans_suite(tokens: int, vocab_size: int, keys: int, span: int, rounds: int) -> Suite:
     """Sum over windows without making [T, K], beside making it."""
-    table, ids = bench.team(vocab_size, keys).scoring_keys(), random_ids(tokens, vocab_size)
-    cuts, best = np.arange(0, tokens + 1, span), bench.isas()[-1]
+    table, ids = timing.team(vocab_size, keys).scoring_keys(), random_ids(tokens, vocab_size)
+    cuts, best = np.arange(0, tokens + 1, span), timing.isas()[-1]
 
     def by_hand() -> NDArray[np.float64]:
         return np.add.reduceat(kernels.score_tokens(ids, table, num_threads=1), cuts[:-1], dtype=np.float64)
 
     def check() -> None:
-        few = bench.team(vocab_size, 3).scoring_keys()
+        few = timing.team(vocab_size, 3).scoring_keys()
         expected = reference.score_spans(few.marking, ids, cuts, np.ones(tokens, np.bool_)).tobytes()
-        for name, isa, count in bench.contenders():
+        for name, isa, count in timing.contenders():
             select_isa(isa)
             if np.asarray(kernels.score_spans(ids, cuts, few, num_threads=count)).tobytes() != expected:
                 raise IetError(f"score_spans differs from the reference on {name}")
 
     work = tokens * keys
     contestants = {}
-    for name, isa, count in bench.contenders():
+    for name, isa, count in timing.contenders():
         add = functools.partial(kernels.score_spans, ids, cuts, table, num_threads=count)
         contestants[name] = Contestant(timed(add, functools.partial(select_isa, isa)), "ours", work)
     contestants["score_tokens, then add.reduceat"] = Contestant(
@@ -129,15 +129,15 @@ def spans_suite(tokens: int, vocab_size: int, keys: int, span: int, rounds: int)
 
 def validate(keys: KeyTable, ids: NDArray[np.int64]) -> None:
     """Compare every instruction set and number of threads with the reference, to the bit."""
-    for _, isa, count in bench.contenders():
+    for _, isa, count in timing.contenders():
         select_isa(isa)
-        bench.validate_score(keys, ids[:500], num_threads=count)
+        timing.validate_score(keys, ids[:500], num_threads=count)
 
 
 def device_suite(tokens: int, keys: int, rounds: int, where: str) -> Suite:
     """Score on a device, and sum over one span: with what is allocated and checked for each call."""
     vocab_size, whole = 32000, np.array([0, tokens])
-    table = bench.team(vocab_size, keys).scoring_keys()
+    table = timing.team(vocab_size, keys).scoring_keys()
     ids = torch.zeros(tokens, dtype=torch.int64, device=where)
     generator = torch.Generator(where).manual_seed(2)
     calls: dict[str, Callable[[], object]] = {

@@ -35,10 +35,10 @@ if __name__ == "__main__":  # before anything starts threads
 import numpy as np
 
 import iet
+from benchmarks import timing
 from benchmarks.recording import columns, command, environment, exit_code, parser, write
 from benchmarks.speed.bench_bulk import documents, plain
 from benchmarks.speed.texts import given_logs, marked_text, team
-from iet.cli import bench
 from iet.errors import IetError
 
 FLOOR = "bare Auditor"
@@ -167,17 +167,17 @@ def results(found: dict[str, list[Sample]], count: int) -> list[dict[str, object
     rows = []
     for name, samples in found.items():
         percentiles = {
-            f"p{percent}_ms": bench.spread(
+            f"p{percent}_ms": timing.spread(
                 [float(np.percentile(each, percent)) * 1e3 for _, each, _ in samples]
             )
             for percent in (50, 99)
         }
         rate = {
-            "requests_per_second": bench.spread(rates[name]),
-            "over_floor": bench.ratio(rates[name], rates[FLOOR]),
+            "requests_per_second": timing.spread(rates[name]),
+            "over_floor": timing.ratio(rates[name], rates[FLOOR]),
         }
         costs = [cost / count * 1e3 for _, _, cost in samples if cost is not None]
-        cost = {"processor_ms": bench.spread(costs) if costs else None}
+        cost = {"processor_ms": timing.spread(costs) if costs else None}
         rows.append(plain({"what": name, **rate, **percentiles, **cost}))
     return rows
 

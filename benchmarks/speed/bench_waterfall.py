@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import timing
 from benchmarks.speed import peers
 from benchmarks.speed.suite import Contestant, Suite, main
+from benchmarks.timing import select_isa, timed
 from iet import kernels
-from iet.cli import bench
-from iet.cli.bench import select_isa, timed
 from iet.errors import IetError
 from iet.marks.foreign import waterfall
 from iet.marks.foreign.waterfall import WaterfallKeys
@@ -51,7 +51,7 @@ def scores_suite(tokens: int, theirs: int, vocab_size: int, rounds: int) -> Suit
         isa: Contestant(
             timed(functools.partial(score, ids), functools.partial(select_isa, isa)), "ours", tokens
         )
-        for isa in bench.isas()
+        for isa in timing.isas()
     }
     contestants[FLOOR] = Contestant(timed(floor), "floor", theirs, note)
     why, permute = peers.missing("Waterfall"), None
@@ -64,7 +64,7 @@ def scores_suite(tokens: int, theirs: int, vocab_size: int, rounds: int) -> Suit
 
     def validate() -> None:
         expected = floor()
-        for isa in bench.isas():
+        for isa in timing.isas():
             select_isa(isa)
             if not np.array_equal(score(few), expected):
                 raise IetError(f"score_tokens differs from the reference on {isa}")
@@ -87,14 +87,14 @@ def permutation_suite(vocab_size: int, rounds: int) -> Suite:
 
     contestants = {
         isa: Contestant(timed(waterfall.waterfall_permutation, functools.partial(new_context, isa)), "ours")
-        for isa in bench.isas()
+        for isa in timing.isas()
     }
     floor = timed(foreign.waterfall_permutation, lambda: (42, (next(contexts),), vocab_size))
     contestants["NumPy"] = Contestant(floor, "floor")
 
     def validate() -> None:
         expected = foreign.waterfall_permutation(42, (7,), vocab_size)
-        for isa in bench.isas():
+        for isa in timing.isas():
             select_isa(isa)
             if not np.array_equal(waterfall.waterfall_permutation(42, [7], vocab_size), expected):
                 raise IetError(f"waterfall_permutation differs from the reference on {isa}")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import iet
-from iet.cli.bench import Sampler
+from benchmarks.timing import Sampler
 from iet.errors import BackendUnavailable
 
 BEYOND_CACHE = 256 << 20  # bytes of the buffers that take turns

@@ -199,9 +199,9 @@ def exercise() -> None:
     import torch
 
     import iet
+    from benchmarks import timing
     from benchmarks.speed import steps
     from iet import kernels
-    from iet.cli import bench
 
     for family, vocab_size in (
         ("fourier", 32000),
@@ -212,7 +212,7 @@ def exercise() -> None:
         ("fourier", 410000),  # whose grid has no table
         ("square", 410000),
     ):
-        registry = bench.team(vocab_size, 3, 3, family=family)
+        registry = timing.team(vocab_size, 3, 3, family=family)
         contexts = torch.zeros(4, 2, dtype=torch.int64, device="cuda")
         slots = torch.tensor([0, -1, 2, 1], device="cuda")
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
@@ -230,7 +230,7 @@ def exercise() -> None:
         for drafts in (0, 2):
             step, rows = steps.v2_step(registry.marking_keys(), 4, drafts, "cuda")
             step(torch.zeros(rows, vocab_size, device="cuda"))
-    registry = bench.team(32000, 3)
+    registry = timing.team(32000, 3)
     many = torch.zeros(1024, 32000, dtype=torch.bfloat16, device="cuda")  # eight chunks a block
     contexts, slots = torch.zeros(1024, 1, dtype=torch.int64, device="cuda"), torch.arange(1024) % 4 - 1
     iet.embed_(many, contexts, slots.to("cuda"), registry)

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks import timing
 from benchmarks.speed import device
 from benchmarks.speed.suite import Contestant, Suite
-from iet.cli import bench
 from iet.errors import IetError
 from iet.marks.keys import KeyTable
 
@@ -120,7 +120,7 @@ def launches(call: Callable[[], object], where: str) -> int | None:
 
 def suite(family: str, rows: int, vocab_size: int, drafts: int, rounds: int, where: str) -> Suite:
     """Return what steps cost beside an add of [B, V], with the host's time and launches among the details."""
-    registry = bench.team(vocab_size, 8, 4 if family == "gumbel" else 2, family=family)
+    registry = timing.team(vocab_size, 8, 4 if family == "gumbel" else 2, family=family)
     made: dict[str, Any] = {}
 
     def parts() -> dict[str, Any]:
@@ -145,10 +145,10 @@ def suite(family: str, rows: int, vocab_size: int, drafts: int, rounds: int, whe
 
     def details() -> dict[str, Any]:
         host = {shown: device.returned(calling(name), 20, where) for shown, name in named.items()}
-        samples = bench.interleaved(host, rounds)
+        samples = timing.interleaved(host, rounds)
         return {
             **device.described(where),
-            "host µs": {shown: 1e6 / 20 * bench.spread(values).median for shown, values in samples.items()},
+            "host µs": {shown: 1e6 / 20 * timing.spread(values).median for shown, values in samples.items()},
             "launches": {shown: launches(calling(name), where) for shown, name in named.items()},
         }
 

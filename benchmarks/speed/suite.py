@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from benchmarks import timing
 from benchmarks.recording import columns, command, environment, number, parser, quartiles, write
+from benchmarks.timing import Sampler, Spread
 from iet import kernels
-from iet.cli import bench
-from iet.cli.bench import Sampler, Spread
 from iet.errors import BackendUnavailable
 
 UNITS = {"ns": 1e9, "µs": 1e6, "ms": 1e3}
@@ -21,7 +21,7 @@ UNITS = {"ns": 1e9, "µs": 1e6, "ms": 1e3}
 class Contestant:
     """One function that is timed."""
 
-    sample: Sampler  # does the work once and returns its seconds (`iet.cli.bench.timed`)
+    sample: Sampler  # does the work once and returns its seconds (`benchmarks.timing.timed`)
     kind: str  # "ours", "floor" or "peer"
     work: float = 1.0  # units of work in one sample, which the result is divided by
     note: str = ""  # what a reader must know, such as a smaller size that was scaled
@@ -50,10 +50,10 @@ def run(suite: Suite) -> tuple[dict[str, Any], dict[str, list[float]]]:
     before = kernels.backends().isa
     try:
         suite.validate()
-        samples = bench.interleaved({name: c.sample for name, c in suite.contestants.items()}, suite.rounds)
+        samples = timing.interleaved({name: c.sample for name, c in suite.contestants.items()}, suite.rounds)
     finally:
         if before is not None:
-            bench.select_isa(before)
+            timing.select_isa(before)
         suite.release()
     per_unit = {
         name: [seconds / suite.contestants[name].work for seconds in values]
@@ -63,8 +63,8 @@ def run(suite: Suite) -> tuple[dict[str, Any], dict[str, list[float]]]:
         {
             "what": name,
             "kind": contestant.kind,
-            "value": _dict(bench.spread(per_unit[name]).times(UNITS[suite.unit.split()[0]])),
-            "over": {floor: _dict(bench.ratio(per_unit[name], per_unit[floor])) for floor in suite.floors},
+            "value": _dict(timing.spread(per_unit[name]).times(UNITS[suite.unit.split()[0]])),
+            "over": {floor: _dict(timing.ratio(per_unit[name], per_unit[floor])) for floor in suite.floors},
             "note": contestant.note,
             **_gigabytes(contestant, per_unit[name]),
         }
@@ -75,7 +75,7 @@ def run(suite: Suite) -> tuple[dict[str, Any], dict[str, list[float]]]:
         "unit": suite.unit,
         "rounds": suite.rounds,
         "floors": list(suite.floors),
-        "noise": bench.noise(per_unit[suite.floors[0]]),
+        "noise": timing.noise(per_unit[suite.floors[0]]),
         "note": suite.note,
         "skipped": dict(suite.skipped),
         "results": results,
@@ -90,7 +90,7 @@ def _dict(spread: Spread) -> dict[str, float]:
 
 
 def _gigabytes(contestant: Contestant, seconds: Sequence[float]) -> dict[str, float]:
-    return {"GB/s": contestant.moved / bench.spread(seconds).median / 1e9} if contestant.moved else {}
+    return {"GB/s": contestant.moved / timing.spread(seconds).median / 1e9} if contestant.moved else {}
 
 
 def main(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from iet.cli import bench
+from benchmarks import timing
 from iet.demo import conversation
 from iet.demo.conversation import MODEL, ROLES
 from iet.marks.registry import Registry
@@ -41,7 +41,7 @@ def real_ids() -> NDArray[np.int64]:
 
 
 def team(names: tuple[str, ...] = AGENTS, tokenizer: Any = DEMO_SOURCE) -> Registry:
-    return bench.team(None, names, tokenizer=tokenizer)
+    return timing.team(None, names, tokenizer=tokenizer)
 
 
 def marked_text(registry: Registry, tokens: int) -> str:

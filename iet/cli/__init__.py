@@ -20,7 +20,6 @@ from typing import Any, TextIO
 import iet
 from iet.cli import (
     audit,
-    bench,
     calibrate,
     check,
     demo,
@@ -59,7 +58,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         verify,
         keys,
         index,
-        bench,
         calibrate,
         doctor,
         warm,

@@ -1,4 +1,4 @@
-"""What the JSON of `iet bench` and of a benchmark of speed holds."""
+"""The JSON of a benchmark of speed."""
 
 SPREAD = {
     "type": "object",

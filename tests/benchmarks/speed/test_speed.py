@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import iet
-from benchmarks import recording
+from benchmarks import recording, timing
 from benchmarks.speed import (
     bench_audit,
     bench_bulk,
@@ -35,7 +35,6 @@ from benchmarks.speed.suite import Contestant, Suite, markdown, run
 from iet import kernels
 from iet.audit import auditor, plan
 from iet.audit import texts as audited
-from iet.cli import bench
 from iet.demo import conversation
 from iet.errors import BackendUnavailable, IetError
 from iet.marks import tokenizer
@@ -152,7 +151,7 @@ def test_what_is_built_on_a_gpu_is_found_by_a_process_of_its_own(
 def test_a_device_is_compared_with_the_cpu_for_every_scheme(
     n_gram: int, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = bench.team(515, 4, n_gram, family=family).marking_keys()
+    keys = timing.team(515, 4, n_gram, family=family).marking_keys()
     real, marked, wrong = kernels.embed_, [], False
 
     def mark(logits: Any, contexts: Any, slots: Any, given: Any, **options: Any) -> None:
@@ -219,7 +218,7 @@ def test_a_suite_that_fails_its_check_is_not_timed() -> None:
         raise IetError("differs")
 
     called: list[int] = []
-    contestant = Contestant(bench.timed(lambda: called.append(1)), "ours")
+    contestant = Contestant(timing.timed(lambda: called.append(1)), "ours")
     with pytest.raises(IetError, match="differs"):
         run(Suite("x", "ms", {"ours": contestant}, ("ours",), wrong, rounds=2))
     assert called == []
@@ -387,7 +386,7 @@ def test_the_runner_writes_one_result_each_and_times_scheme_waterfall_on_every_b
     jsonschema.validate(content, RECORD)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["waterfall.json", "waterfall.md"]
     assert content["command"].endswith("waterfall.json --quick")
-    ours = {"reference"} if backend == "reference" else set(bench.isas())
+    ours = {"reference"} if backend == "reference" else set(timing.isas())
     assert [suite["suite"].split(",")[0] for suite in content["suites"]] == ["scores", "permutation"]
     for suite in content["suites"]:
         found = {line["what"]: line["value"]["median"] for line in suite["results"]}
@@ -396,15 +395,15 @@ def test_the_runner_writes_one_result_each_and_times_scheme_waterfall_on_every_b
 
 
 def test_a_suite_leaves_the_instruction_set_as_it_was() -> None:
-    slowest, before = bench.isas()[0], kernels.backends().isa
-    bench.select_isa(slowest)
+    slowest, before = timing.isas()[0], kernels.backends().isa
+    timing.select_isa(slowest)
     try:
-        sampler = bench.timed(lambda: None, lambda: bench.select_isa(bench.isas()[-1]))
+        sampler = timing.timed(lambda: None, lambda: timing.select_isa(timing.isas()[-1]))
         run(Suite("x", "ms", {"ours": Contestant(sampler, "ours")}, ("ours",), lambda: None, rounds=2))
         assert (kernels.backends().isa or "reference") == slowest
     finally:
         if before is not None:
-            bench.select_isa(before)
+            timing.select_isa(before)
 
 
 # ---------------------------------------------------------------- bench_likelihood
