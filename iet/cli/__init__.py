@@ -10,7 +10,6 @@ Exit codes: 0 completed, whatever was found; 1 with `--fail-on`, or a failed sel
 from __future__ import annotations
 
 import argparse
-import errno
 import io
 import os
 import sys
@@ -39,8 +38,10 @@ from iet.report.lines import harmless
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    _replace_closed_streams()
-    sys.stdout, sys.stderr = _patient(sys.stdout), _patient(sys.stderr)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed; the file descriptor must not be reused for another file
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the process ends
+    sys.stdout, sys.stderr = _ignore_broken_pipe(sys.stdout), _ignore_broken_pipe(sys.stderr)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show κ or → is no failure
             stream.reconfigure(errors="backslashreplace")
@@ -74,9 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except (IetError, OSError) as error:
-        where = "standard output: " if _forget_output() or isinstance(error, OutputFull) else ""
-        said = _in_flags(str(error), arguments.parser)
-        print(f"iet: {where}{harmless(said)}", file=sys.stderr)  # it may quote what it read
+        _discard_output()
+        print(f"iet: {harmless(str(error))}", file=sys.stderr)  # the message may quote untrusted input
         return 3
     except KeyboardInterrupt:
         hint = getattr(arguments, "interrupted", None)
@@ -84,20 +84,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-_OF_PYTHON = {
-    "known_agents": "known",
-    "allow_unattributed": "forced",
-    "spans": "span",
-}
-"""Parameters of Python -> options that are called otherwise."""
-
-
-def _in_flags(message: str, parser: argparse.ArgumentParser) -> str:
-    """Return an error that begins with names of parameters as the command line calls these."""
-    names, colon, rest = message.partition(": ")
-    longest = {action.dest: action.option_strings[-1:] for action in parser._actions}
-    flags = [flag for name in names.split(", ") for flag in longest.get(_OF_PYTHON.get(name, name), [])]
-    return f"{', '.join(flags)}{colon}{rest}" if colon and len(flags) == names.count(", ") + 1 else message
+def _discard_output() -> None:
+    """Discard output that cannot be written; otherwise Python would fail again when it flushes at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Parser(argparse.ArgumentParser):
@@ -113,64 +105,25 @@ class _Parser(argparse.ArgumentParser):
         return found, unknown
 
 
-class _Closed(io.TextIOBase):
-    """A standard stream that whoever started this process has closed."""
+class _IgnoresBrokenPipe(io.FileIO):
+    """A standard stream whose reader may leave, as `| head` does: the command goes on to its end.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    @property
-    def buffer(self) -> Any:
-        return self
-
-    def _refuse(self, *_: Any) -> Any:
-        raise OSError(errno.EBADF, "closed", self._name)
-
-    read = readline = write = _refuse
-
-
-def _replace_closed_streams() -> None:
-    """Put a stream in the place of each that is closed: Python has None, and a file would get its number."""
-    if None not in (sys.stdin, sys.stdout, sys.stderr):
-        return
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        continue
-    os.close(descriptor)
-    sys.stdin = sys.stdin or _Closed("standard input")
-    sys.stdout = sys.stdout or _Closed("standard output")
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
-
-
-class OutputFull(OSError):
-    """A standard stream cannot take what is written."""
-
-
-class _Patient(io.FileIO):
-    """A standard stream that takes what nobody reads any more, as behind `| head`.
-
-    So a command whose reader went away still comes to its end, and its exit code says what it found.
+    So its exit code still reports what it found, and bulk work is not lost with its progress bar.
     """
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream.fileno(), "wb", closefd=False)
-        self._stream = stream  # if nothing held it, it would be closed
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
             return memoryview(data).nbytes
-        except OSError as error:
-            raise OutputFull(error.errno, error.strerror) from None
 
 
-def _patient(stream: TextIO) -> TextIO:
-    """Return the stream, a `_Patient` in place of its file, if it has one of the system."""
+def _ignore_broken_pipe(stream: TextIO) -> TextIO:
+    """Return the stream through `_IgnoresBrokenPipe`, or unchanged if it is no stream of the system."""
     buffer = getattr(stream, "buffer", None)
     if not isinstance(stream, io.TextIOWrapper) or type(getattr(buffer, "raw", buffer)) is not io.FileIO:
         return stream
-    stream.flush()
-    raw = _Patient(stream)
+    raw = _IgnoresBrokenPipe(os.dup(stream.fileno()), "wb")
     return io.TextIOWrapper(
         raw if stream.write_through else io.BufferedWriter(raw),
         encoding=stream.encoding,
@@ -179,13 +132,3 @@ def _patient(stream: TextIO) -> TextIO:
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
-
-
-def _forget_output() -> bool:
-    """Drop what standard output cannot take, and tell whether there was any: at exit it would fail again."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False

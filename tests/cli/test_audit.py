@@ -154,7 +154,7 @@ def test_decoys_and_known_agents_reach_the_auditor(
     same = iet.Auditor(registry, decoys=120, known_agents=["planner"]).audit(text.read_text(encoding="utf-8"))
     assert found["decoys"] == 120
     assert found["evidence"] == same.evidence
-    assert "--known: got 'stranger'" in said(3, "audit", text, "-r", team, "--known", "stranger")
+    assert "known_agents: got 'stranger'" in said(3, "audit", text, "-r", team, "--known", "stranger")
 
 
 def test_a_copied_text_is_read_as_it_was(

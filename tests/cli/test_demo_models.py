@@ -152,7 +152,7 @@ def test_a_folder_that_holds_no_instruct_model_is_refused(
 
 @pytest.mark.parametrize("name", ["smollm", "./not-there", "a/b/c", "model.gguf"])
 def test_a_name_that_can_be_no_model_is_refused(name: str, tmp_path: pathlib.Path, said: Said) -> None:
-    message = f"--model: got {name!r}, expected smollm2, a folder, or a Hub id such as owner/name"
+    message = f"model: got {name!r}, expected smollm2, a folder, or a Hub id such as owner/name"
     assert message in said(3, "demo", "--model", name, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

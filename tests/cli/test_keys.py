@@ -90,18 +90,18 @@ def test_keys_that_are_refused_change_nothing(
     ("options", "message"),
     [
         ([], "--tokenizer, --vocab-size: got neither"),
-        (["--vocab-size", "0"], "--vocab-size: got 0"),
-        (["--vocab-size", "-3"], "--vocab-size: got -3, expected an int from 1 to 16777216"),
-        (["--vocab-size", str(2**24 + 1)], "--vocab-size: got 16777217"),
-        (["--vocab-size", "10", "--kappa", "-1"], "--kappa: got -1.0"),
-        (["--vocab-size", "10", "--kappa", "nan"], "--kappa: got nan"),
-        (["--vocab-size", "10", "--n-gram", "1"], "--n-gram: got 1"),
-        (["--vocab-size", "10", "--family", "gumbel", "--kappa", "0.5"], "--kappa: got 0.5, expected none"),
-        (["--vocab-size", "10", "--n-gram", "17"], "--n-gram: got 17"),
-        (["--vocab-size", "10", "--k-p", "5"], "--k-p: got 5, expected at most 4"),
-        (["--vocab-size", "10", "--k-p", "0"], "--k-p: got 0"),
-        (["--vocab-size", "10", "--k-p", "many"], "--k-p: got 'many'"),
-        (["--vocab-size", "10", "--k-p", "²"], "--k-p: got '²'"),
+        (["--vocab-size", "0"], "vocab_size: got 0"),
+        (["--vocab-size", "-3"], "vocab_size: got -3, expected an int from 1 to 16777216"),
+        (["--vocab-size", str(2**24 + 1)], "vocab_size: got 16777217"),
+        (["--vocab-size", "10", "--kappa", "-1"], "kappa: got -1.0"),
+        (["--vocab-size", "10", "--kappa", "nan"], "kappa: got nan"),
+        (["--vocab-size", "10", "--n-gram", "1"], "n_gram: got 1"),
+        (["--vocab-size", "10", "--family", "gumbel", "--kappa", "0.5"], "kappa: got 0.5, expected none"),
+        (["--vocab-size", "10", "--n-gram", "17"], "n_gram: got 17"),
+        (["--vocab-size", "10", "--k-p", "5"], "k_p: got 5, expected at most 4"),
+        (["--vocab-size", "10", "--k-p", "0"], "k_p: got 0"),
+        (["--vocab-size", "10", "--k-p", "many"], "k_p: got 'many'"),
+        (["--vocab-size", "10", "--k-p", "²"], "k_p: got '²'"),
         (["--tokenizer", "nowhere"], "'nowhere' is not there"),
     ],
 )
@@ -195,7 +195,7 @@ def test_what_a_scheme_or_a_tokenizer_cannot_have_is_refused(
     tmp_path: pathlib.Path, tokenizer: pathlib.Path, said: Said
 ) -> None:
     init = "keys", "init", tmp_path / "new.json", "--tokenizer", tokenizer
-    assert "--kappa: got 1, expected none" in said(3, *init, "--family", "gumbel", "--kappa", "1")
+    assert "kappa: got 1, expected none" in said(3, *init, "--family", "gumbel", "--kappa", "1")
     assert "--vocab-size: got 399, expected at least 400" in said(3, *init, "--vocab-size", "399")
     assert not (tmp_path / "new.json").exists()
     assert run(*init, "--vocab-size", "512") == 0

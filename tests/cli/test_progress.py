@@ -78,7 +78,6 @@ def test_every_long_command_shows_a_bar_to_people_only(
         "auditing ": ["report", text, "-o", str(tmp_path / "report.html")],
         "documents": ["audit", text, "-o", "NEW/"],
         "texts": ["calibrate", "--null", text, "--registries", "1"],
-        "measuring": ["bench", "--rows", "1", "--vocab-size", "50", "--tokens", "9", "--seconds", "0"],
     }
     for what, command in commands.items():
         assert main(filled(command, "piped")) == 0

@@ -77,7 +77,7 @@ def test_what_it_does_not_begin_with(path: pathlib.Path, capsys: pytest.CaptureF
             (["--no-auth", "-r", path, "--workers", 0], "workers: got 0"),
             (["--no-auth", "-r", words, "--tokenizer", "nothing"], "nothing"),
             (["--no-auth", "-r", words, "--tokenizer", "iet:demo"], "expects"),
-            (["--no-auth", "-r", path, "--per-client", 0], "--per-client: got 0"),
+            (["--no-auth", "-r", path, "--per-client", 0], "per_client: got 0"),
             (["--no-auth", "-r", path, "--seconds", "nan"], "seconds: got nan"),
             (
                 ["--no-auth", "-r", path, "--wait", "inf"],

@@ -110,16 +110,16 @@ def test_what_does_not_go_together_is_refused(
         ([*start, "-o", page, "--public", public], "--public: got one without the key of --sign"),
         (
             [*start, "-o", report, "--sign", private, "--public", public],
-            "--public: got 1 public keys, expected 0",
+            "public: got 1 public keys, expected 0",
         ),
-        ([*start, "-o", report, "--sign", "hsm:"], "--public: got 0 public keys, expected 1"),
+        ([*start, "-o", report, "--sign", "hsm:"], "public: got 0 public keys, expected 1"),
         ([*start, "-o", report, "--sign", private, "--sign", private], "signing key: got the key"),
         ([*start, "-o", report, "--sign", "vault:x"], "signing key: got a URI vault:"),
         (["sign", public, "--key", private], f"{public}: envelope: it is no DSSE envelope"),
         (["sign", tmp_path / "none", "--key", private], "cannot be read (No such file"),
         (
             ["verify", public, "--key", public, "--threshold", "2"],
-            "--threshold: got 2, expected an int from 1 to 1",
+            "threshold: got 2, expected an int from 1 to 1",
         ),
     ):
         assert what in said(3, *arguments)
