@@ -12,8 +12,8 @@ writes with them. (The paper's keys are the ids 42, 43, ... of the agents in all
 
 *Green lists* (γ = 1/2; "kgw", "unigram"): δ is added to the logits of a list of ids, and a token's score is
 +1 on the list and -1 off it. A list holds ⌊V/2⌋ ids: without a mark a score has mean 0 (for odd V -1/V) and
-variance 1, the two-point law of family "square", which therefore reads it: ±1 tilted by exp(λ·x) is what a
-logit raised by δ = 2λ makes of likely tokens. Other γ would need a family of their own, and are not offered.
+variance 1, the law of `GREEN`: ±1 tilted by exp(λ·x) is what a logit raised by δ = 2λ makes of likely tokens.
+Other γ would need a law of their own, and are not offered.
 V is the tokenizer's vocabulary with added tokens; the lists are made by the CPU's generator, wherever the
 model runs.
 """
@@ -35,6 +35,7 @@ from benchmarks.paper import needed
 from benchmarks.paper.conversations.logs import Setting
 from iet.errors import InputError
 from iet.kernels import embed_, pair_numbers
+from iet.marks.families import FAMILIES, Draws, Family, drawn_family
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme, canonical_digest
 from iet.marks.tokenizer import Tokenizer
@@ -48,6 +49,9 @@ KAPPA = 0.8
 GAMMA = 0.5
 PUBLISHED = 2.0
 """δ of the main results of KGW and of Unigram, both with γ = 1/2."""
+
+GREEN = drawn_family("green list", Draws((1,), GAMMA, -1.0, 2.0))
+"""The law of ±1 scores of green lists."""
 
 Green = Callable[[int, int, int], npt.NDArray[np.bool_]]
 Processor = Callable[[Any, Any], Any]
@@ -83,7 +87,7 @@ def unigram_green(key: int, previous: int, vocab_size: int) -> npt.NDArray[np.bo
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    family: str  # of `iet.marks.families.FAMILIES`: the law of its scores
+    family: Family  # the law of its scores
     source: str  # where it is defined
     # Strength -> Scheme, for iet's own; also what unmarked text is read with
     scheme: Callable[[float | None], Scheme] | None = None
@@ -97,37 +101,39 @@ class Mark:
 
 MARKS: Mapping[str, Mark] = {
     "fourier": Mark(
-        "fourier",
+        FAMILIES["fourier"],
         "IET, κ in final logits",
         lambda kappa: Scheme(kappa=KAPPA if kappa is None else kappa, n_gram=2),
         strength=KAPPA,
     ),
     "raw": Mark(
-        "fourier",
+        FAMILIES["fourier"],
         "IET as in the paper, κ in raw logits",
         lambda kappa: Scheme(kappa=KAPPA if kappa is None else kappa, n_gram=2, placement="raw"),
         strength=KAPPA,
         raw=True,
     ),
     "gumbel": Mark(
-        "gumbel",
+        FAMILIES["gumbel"],
         "iet's keyed Gumbel-max sampling, docs/how/gumbel.md",
         lambda _: Scheme(family="gumbel", n_gram=4),
         n_gram=4,
     ),
-    "kgw": Mark("square", "Kirchenbauer et al. 2023, LeftHash, h = 1, γ = 1/2", green=kgw_green),
-    "unigram": Mark("square", "Zhao et al. 2024, γ = 1/2", green=unigram_green, n_gram=1),
+    "kgw": Mark(GREEN, "Kirchenbauer et al. 2023, LeftHash, h = 1, γ = 1/2", green=kgw_green),
+    "unigram": Mark(GREEN, "Zhao et al. 2024, γ = 1/2", green=unigram_green, n_gram=1),
     "kgw_published": Mark(
-        "square", "KGW with the δ of its authors' main results", green=kgw_green, strength=PUBLISHED
+        GREEN, "KGW with the δ of its authors' main results", green=kgw_green, strength=PUBLISHED
     ),
     "unigram_published": Mark(
-        "square",
+        GREEN,
         "Unigram with the δ of its authors' main results",
         green=unigram_green,
         n_gram=1,
         strength=PUBLISHED,
     ),
-    "none": Mark("fourier", "unmarked text, read as fourier", lambda _: Scheme(n_gram=2), marks=False),
+    "none": Mark(
+        FAMILIES["fourier"], "unmarked text, read as fourier", lambda _: Scheme(n_gram=2), marks=False
+    ),
 }
 """Name -> mark."""
 
@@ -173,7 +179,7 @@ class Keys:
     """The keys of one record's agents, and how a text is read under them."""
 
     names: tuple[str, ...]  # of the agents, in the order of the columns
-    family: str  # of `iet.marks.families.FAMILIES`
+    family: Family  # the law of the scores
     registry: Registry | None  # for iet's own marks, so that an `Auditor` can be made; else None
     _mark: Mark
     _numbers: tuple[int, ...] = dataclasses.field(repr=False)

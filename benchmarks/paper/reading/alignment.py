@@ -21,7 +21,6 @@ from benchmarks.paper.marks import Keys
 from iet.decoding.posterior import PosteriorOptions, evidence_weight
 from iet.decoding.segmentation import Scored
 from iet.errors import InputError
-from iet.marks.families import FAMILIES
 from iet.native.jit import njit
 from iet.native.pairs import novelty_weights, repeats
 
@@ -35,8 +34,8 @@ Labels = NDArray[np.int64]
 def aligned(keys: Keys, ids: Labels, speakers: Sequence[int]) -> Labels:
     """Return the agent of every token [T] of a text's ids, whose turns have these speakers, in this order."""
     scores, pairs = keys.scores(ids), keys.pairs(ids)
-    family = FAMILIES[keys.family]
-    weights = novelty_weights(ids) if keys.family == "gumbel" else None
+    family = keys.family
+    weights = novelty_weights(ids) if family.name == "gumbel" else None
     text = Scored(scores, family, pairs >= 0, repeats(pairs), pairs, weights=weights)
     counted = evidence_weight(text, PosteriorOptions().repeats).astype(np.float64)
     strengths = STRENGTHS if np.isinf(family.strength_limit) else 0.95 * family.strength_limit * STRENGTHS

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.paper.marks import Keys
+from benchmarks.paper.marks import GREEN, Keys
 from benchmarks.paper.reading import alignment, printed
 from iet.audit.auditor import Auditor
 from iet.audit.evidence import activity_log_p, discoveries, over_keys, segment_log_p
@@ -19,7 +19,7 @@ from iet.audit.metrics import token_accuracy, token_labels
 from iet.decoding import Segmentation, decode, log_activity, windows
 from iet.decoding.activity import evidence_blocks
 from iet.decoding.transitions import transitions
-from iet.marks.families import FAMILIES
+from iet.marks.families import Draws, Family, drawn_family
 from iet.marks.tokenizer import Tokenizer
 from iet.native.pairs import repeats
 
@@ -33,6 +33,9 @@ GRID: Mapping[str, tuple[float, ...]] = {
     "min_points": (2, 5, 10),
 }
 """Options of "cusum" that the paper leaves open; chosen on texts that no table is made of."""
+
+ZERO_OR_ONE = drawn_family("kgw", Draws((1,), 0.5, 0.0, 1.0))
+"""The law of green lists' scores of 0 and 1, for which `log_activity` has strengths."""
 
 Labels = NDArray[np.int64]
 
@@ -107,7 +110,7 @@ def tune(texts: Sequence[tuple[str, Keys, Labels]], tokenizer: Tokenizer) -> dic
     return ranked(scored, texts[0][1].family)[0]
 
 
-def ranked(texts: Iterable[tuple[NDArray[np.float32], Labels]], family: str) -> list[dict[str, Any]]:
+def ranked(texts: Iterable[tuple[NDArray[np.float32], Labels]], family: Family | str) -> list[dict[str, Any]]:
     """Return the options in `GRID` by mean TokenAcc on some scores and their truth, the highest first."""
     options: list[dict[str, Any]]
     options = [dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())]
@@ -128,7 +131,7 @@ def _edges(found: Segmentation, scores: NDArray[np.float32]) -> NDArray[np.float
 
 
 def _free(
-    scores: NDArray[np.float32], pairs: Labels, family: str, decoder: str, options: dict[str, Any]
+    scores: NDArray[np.float32], pairs: Labels, family: Family, decoder: str, options: dict[str, Any]
 ) -> Labels:
     found = decode(scores, decoder, family, pairs=pairs, allow_unattributed=True, **options)
     labels = _labels(found.token_agents)
@@ -137,17 +140,17 @@ def _free(
     if decoder == "posterior":
         assert found.posterior is not None
         fresh = (pairs >= 0) & ~repeats(pairs)
-        activity = log_activity(*evidence_blocks(scores, fresh), FAMILIES[family])
-        agent_log_p = over_keys(activity_log_p(activity, int(fresh.sum()), FAMILIES[family]))
+        # Green lists have no table of log Λ, only Markov's bound 1/Λ: their p-values are some nats higher.
+        units, law = ((scores + 1) / 2, ZERO_OR_ONE) if family is GREEN else (scores, family)
+        activity = log_activity(*evidence_blocks(units, fresh), law)
+        agent_log_p = over_keys(activity_log_p(activity, int(fresh.sum()), law))
         sure = [
             found.posterior[start:end, agent].max() >= 1 - LEVEL
             for start, end, agent in zip(starts[mine], ends[mine], agents[mine], strict=True)
         ]
         kept = (agent_log_p[agents[mine]] <= math.log(LEVEL)) & np.array(sure, np.bool_)
     else:
-        log_p = segment_log_p(
-            scores, pairs, starts[mine], ends[mine], agents[mine], FAMILIES[family], scores.shape[1]
-        )
+        log_p = segment_log_p(scores, pairs, starts[mine], ends[mine], agents[mine], family, scores.shape[1])
         kept = discoveries(log_p, LEVEL)
     for segment in mine[~kept].tolist():
         labels[starts[segment] : ends[segment]] = -1

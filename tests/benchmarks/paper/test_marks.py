@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import iet
 from benchmarks.paper import marks
 from benchmarks.paper.conversations.logs import Setting
 from benchmarks.paper.marks import MARKS, Marker, agent_name
 from iet.errors import InputError
 from iet.kernels import embed_
+from iet.marks.families import FAMILIES
 from iet.marks.tokenizer import Tokenizer
 
 torch = pytest.importorskip("torch")
@@ -110,7 +110,7 @@ def test_unigram_scores_depend_on_the_token_alone(tokenizer: Tokenizer, ids: np.
 def test_scores_of_unmarked_ids_follow_the_family(tokenizer: Tokenizer, mark: str) -> None:
     ids = np.random.default_rng(1).integers(3, 4096, 3000)
     keys = Marker(setting(mark), tokenizer).keys(0)
-    family = iet.marks.families.FAMILIES[keys.family]
+    family = keys.family
     scores = keys.scores(ids)[8:]
     assert np.abs(scores.mean(0) - family.mean(0.0)).max() < 5 * np.sqrt(family.variance / len(scores))
     assert np.abs(scores.var(0) - family.variance).max() < 0.25 * family.variance
@@ -198,7 +198,7 @@ def test_profiles_differ_where_reading_does(tokenizer: Tokenizer) -> None:
 
 def test_where_all_tokens_are_alike_delta_follows_from_the_families() -> None:
     # KL of a law tilted by λ is λ·mean(λ) - log_mgf(λ): that of ±1 at λ = δ/2, of the arcsine law at κ.
-    fourier, square = iet.marks.families.FAMILIES["fourier"], iet.marks.families.FAMILIES["square"]
+    fourier = FAMILIES["fourier"]
 
     def kl(family: Any, strength: float) -> float:
         return float(strength * family.mean(strength) - family.log_mgf(strength))
@@ -206,7 +206,7 @@ def test_where_all_tokens_are_alike_delta_follows_from_the_families() -> None:
     flat = np.zeros((6, 4096), np.float32)
     assert marks.mean_kl(flat, 0.8) == pytest.approx(kl(fourier, 0.8), rel=0.01)
     delta = marks.equal_delta(flat, 0.8)
-    assert kl(square, delta / 2) == pytest.approx(kl(fourier, 0.8), rel=0.01)
+    assert kl(marks.GREEN, delta / 2) == pytest.approx(kl(fourier, 0.8), rel=0.01)
 
 
 def test_delta_has_the_divergence_that_marking_has() -> None:
