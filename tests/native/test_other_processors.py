@@ -81,5 +81,5 @@ def test_known_answers(processor: str, tmp_path: pathlib.Path) -> None:
     asked, expected = requests()
     said = subprocess.run([*runner, str(program)], input=asked, capture_output=True, text=True, check=True)
     answers = [line.strip() for line in said.stdout.splitlines()]
-    assert len(answers) == len(expected) == 39 + 10 * 4
+    assert {request.split()[0] for request in asked.splitlines()} == {"permute", "score", "embed"}
     assert answers == expected
