@@ -129,11 +129,10 @@ struct CudaRowsArgs {
   int64_t logits_rows;
   int32_t* refused;    // [kRefusals]
   RowRecord* records;  // [rows]
-  int32_t* counts;     // [rows], how often the context stood before in its sequence, counted here. Null: not
+  // [rows], how often the context stood before in its sequence, counted here for the seed. Null: not counted
+  int32_t* counts;
   // How often it did, where the caller knows, [rows]; null: 0 everywhere, or what is counted here.
   Integers given_counts = {};
-  // Whether seeds hold how often; else a row whose context stood before is left alone.
-  bool seeds_hold_counts = false;
 };
 
 struct CudaEmbedArgs {

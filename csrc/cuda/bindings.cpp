@@ -57,7 +57,7 @@ void read_rows(const PyMarking& self, uintptr_t stream, int64_t rows, Address se
                Address tokens, int64_t token_stride, int64_t columns, Address lengths, Address places,
                Address drafts, Address slots, uintptr_t temperatures, int64_t temperature_stride, float kappa,
                Address row_index, int64_t logits_rows, uintptr_t refused, uintptr_t records, uintptr_t counts,
-               Address given_counts, bool seeds_hold_counts) {
+               Address given_counts) {
   const CudaRowsArgs args{rows,
                           integers(sequences),
                           n_sequences,
@@ -76,8 +76,7 @@ void read_rows(const PyMarking& self, uintptr_t stream, int64_t rows, Address se
                           at<int32_t>(refused),
                           at<RowRecord>(records),
                           at<int32_t>(counts),
-                          integers(given_counts),
-                          seeds_hold_counts};
+                          integers(given_counts)};
   call([&] { return rows_cuda(self.marking, args, at<void>(stream)); });
 }
 

@@ -99,7 +99,6 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const RowsLaunch launch)
     if (thread != 0) return;
     for (int other = 1; other < kThreads; ++other) count += found[other];
     args.counts[i] = static_cast<int32_t>(count);
-    if (count != 0 && !args.seeds_hold_counts) return;
   }
   if (thread != 0) return;
   if (args.given_counts.data != nullptr) {

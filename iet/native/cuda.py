@@ -292,7 +292,6 @@ def embed_(
             scratch,
             0,
             address(times),
-            marking.counted,
         )
         from_address = (logits if source is None else source).layout[0]
         native.embed(queue, *logits.layout, from_address, count, address(index), scratch)

@@ -89,9 +89,8 @@ class SequenceRows:
             temperatures: float32 [requests], by which κ is multiplied.
             places: int32 or int64 [rows], or None: 0 everywhere.
             drafts: int32 or int64 [rows], the inputs of the rows; needed with `places`.
-            counted: count how often each context stood before in its sequence, prompt and drafts included.
-                Seeds hold that where the marking is `counted`; else rows are left alone whose context did.
-                O(tokens) more.
+            counted: count how often each context stood before in its sequence, prompt and drafts included,
+                and seed rows with it: only for a marking that is `counted`. O(tokens) more.
         """
         rows = requests.shape[0]
         if rows > self.records.shape[0]:
@@ -123,7 +122,6 @@ class SequenceRows:
                 self.records.data_ptr(),
                 self.counts.data_ptr() if counted else 0,
                 cuda.NOWHERE,
-                self._marking.counted,
             )
 
     def are_marked(self) -> torch.Tensor:
