@@ -24,7 +24,7 @@ for isa in iet.backends().isas:
     for vocab_size in (1, 2, 31, 32, 33, 255, 257, 1000, 32003, 128256):
         for n_gram, family, unmarked in (
             (2, "fourier", ()),
-            (5, "square", (0,)),
+            (5, "fourier", (0,)),
             (16, "fourier", ()),
             (4, "gumbel", (0,)),
         ):
@@ -113,7 +113,7 @@ for isa in iet.backends().isas:
         pairs = kernels.pair_numbers(ids % 500, registries[turn % 2]) if turn % 4 else None
         one = iet.decoding.decode(
             scores,
-            family=("fourier", "gumbel")[turn % 2] if turn % 3 else "square",
+            family=("fourier", "gumbel")[turn % 2],
             pairs=pairs,
             allow_unattributed=turn % 2 == 0,
             block=int(rng.integers(1, 40)),

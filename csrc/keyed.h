@@ -19,8 +19,8 @@ namespace iet {
 
 constexpr uint32_t kSchemeVersion = 1;
 
-enum class Family : uint32_t { fourier = 0, square = 1, gumbel = 2 };
-constexpr uint32_t kFamilies = 3;
+// The numbers seed the draws of committed tables (iet/marks/families.py), so that gumbel keeps 2.
+enum class Family : uint32_t { fourier = 0, gumbel = 2 };
 
 // The a x b grid on which [0, V) is permuted, b a multiple of 8. a*b barely exceeds V.
 struct Grid {
@@ -198,24 +198,6 @@ IET_HD float phi_fourier(uint32_t r, uint32_t step) {
   sum = fadd(fmul(sum, z), kSine1);
   sum = fadd(fmul(sum, z), kSine0);
   return fmul(sum, y);
-}
-
-// k_p·r mod V without a division that vectors lack. The quotient from floats is off by less than one before it
-// is cut to an integer (k_p < V/2 and r < V <= 2^24 are exact, their product is below 2^23·V, two roundings of
-// 2^-24), so k_p·r - q·V, exact in 32 bits, lies in [-V, 2V).
-IET_HD float phi_square(uint32_t r, uint32_t k_p, uint32_t vocab) {
-  const float ratio =
-      static_cast<float>(static_cast<int32_t>(k_p)) / static_cast<float>(static_cast<int32_t>(vocab));
-  const int32_t quotient = static_cast<int32_t>(fmul(static_cast<float>(static_cast<int32_t>(r)), ratio));
-  int32_t phase = static_cast<int32_t>(k_p * r - static_cast<uint32_t>(quotient) * vocab);
-  const int32_t modulus = static_cast<int32_t>(vocab);
-  phase = phase < 0 ? phase + modulus : phase;
-  phase = phase < modulus ? phase : phase - modulus;
-  return 2 * phase < modulus ? 1.0f : -1.0f;
-}
-
-IET_HD float phi(Family family, uint32_t r, uint32_t k_p, uint32_t step, uint32_t vocab) {
-  return family == Family::fourier ? phi_fourier(r, step) : phi_square(r, k_p, vocab);
 }
 
 // ---------------------------------------------------------------- perturb: Gumbel noise

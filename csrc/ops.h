@@ -84,7 +84,6 @@ struct CudaMarking {  // what a profile fixes, on one device
   const uint32_t* unmarked_bits;    // [ceil(V / 32)], bit v is set where id v is unmarked; null: none is
   const uint32_t* unmarked_chunks;  // bit c is set where one of the kChunk ids from c*kChunk on is unmarked
   const uint64_t* subkeys;          // [n_keys, 2]
-  const uint32_t* k_p;              // [n_keys]
   const uint32_t* steps;            // [n_keys], phase_step(k_p, V)
   int64_t n_keys;
 };
@@ -101,11 +100,11 @@ enum Refused { kRefusedContext, kRefusedSlot, kRefusedRow, kRefusedTemperature, 
 
 // All that embed_cuda reads of a row.
 struct alignas(16) RowRecord {
-  uint64_t seed;       // k_pi
-  uint32_t frequency;  // what phi takes: the step of fourier, k_p of square, 0 for gumbel; or kLeftAlone
-  float kappa;         // kappa times the temperature
+  uint64_t seed;  // k_pi
+  uint32_t step;  // of the phase, 0 for gumbel; or kLeftAlone
+  float kappa;    // kappa times the temperature
 };
-constexpr uint32_t kLeftAlone = 0xFFFFFFFFu;  // no step and no k_p: both stay below V/2 turns
+constexpr uint32_t kLeftAlone = 0xFFFFFFFFu;  // no step, which is at most half a turn
 
 // Rows of a step, each with a place in a sequence of tokens. A row's context is the n-1 ids before it: of the
 // tokens that are committed, then of the drafts that stand before the row.

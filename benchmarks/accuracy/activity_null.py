@@ -44,8 +44,6 @@ def block_sums(family: str, strength: float, seed: int) -> NDArray[np.float64]:
     if family == "fourier":  # a tilted arcsine law is the cosine of a von Mises angle
         angles = rng.vonmises(0.0, strength, shape) if strength else rng.uniform(0, 2 * np.pi, shape)
         return np.asarray(np.cos(angles).sum(axis=1))
-    if family == "square":
-        return np.asarray(2.0 * rng.binomial(BLOCK, 1 / (1 + math.exp(-2 * strength)), POOL) - BLOCK)
     return np.asarray(rng.gamma(BLOCK, 1 / (1 - strength), POOL))  # a tilted exponential law is one, too
 
 

@@ -65,9 +65,9 @@ def near_multiple(vocab_size: int) -> NDArray[np.bool_]:
 
 
 @functools.lru_cache(maxsize=64)
-def phi_table(vocab_size: int, k_p: int, family: str) -> NDArray[np.float32]:
+def phi_table(vocab_size: int, k_p: int) -> NDArray[np.float32]:
     """Return φ(r) for every rank."""
-    return reference.phi(np.arange(vocab_size), k_p, vocab_size, family)
+    return reference.phi(np.arange(vocab_size), k_p, vocab_size)
 
 
 def moments(phi: Floats) -> tuple[float, float]:
@@ -113,7 +113,7 @@ class Correlation:
     """Correlation of φ at pairs of ranks, for several k_p at once."""
 
     def __init__(self, vocab_size: int, frequencies: dict[str, int]) -> None:
-        self.phis = {name: phi_table(vocab_size, k_p, "fourier") for name, k_p in frequencies.items()}
+        self.phis = {name: phi_table(vocab_size, k_p) for name, k_p in frequencies.items()}
         self.sums = {name: np.zeros(2) for name in frequencies}
         self.draws = 0
 

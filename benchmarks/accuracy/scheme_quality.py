@@ -142,7 +142,7 @@ def fixed_sets(setup: Setup) -> dict[str, Ids]:
     return {name: ids.astype(np.uint32) for name, ids in sets.items()}
 
 
-def sums(setup: Setup, family: str = "fourier", measure: str = "sums", compared: bool = False) -> list[Row]:
+def sums(setup: Setup, measure: str = "sums", compared: bool = False) -> list[Row]:
     """Mean, variance and kurtosis of the sum of φ over 64 fixed ids, on draws/10 seeds.
 
     The mean is in units of the standard deviation of the sum, the variance a ratio to that of 64 ranks drawn
@@ -150,7 +150,7 @@ def sums(setup: Setup, family: str = "fourier", measure: str = "sums", compared:
     """
     V = setup.vocab_size
     frequencies = setup.frequencies()
-    if family == "square" or compared:
+    if compared:
         frequencies = {name: frequencies[name] for name in ("1", "large")}
     number = max(100, setup.draws // 10)
     rows = []
@@ -159,12 +159,12 @@ def sums(setup: Setup, family: str = "fourier", measure: str = "sums", compared:
         for n in setup.chunks(number, SET_SIZE):
             ranks = setup.ranks(np.broadcast_to(ids, (n, SET_SIZE)), setup.seeds(n))
             for name, k_p in frequencies.items():
-                phi = phi_table(V, k_p, family)
+                phi = phi_table(V, k_p)
                 mean, _ = moments(phi)
                 total = phi[ranks].sum(axis=1, dtype=np.float64) - SET_SIZE * mean
                 powers[name] += [(total**power).sum() for power in (1, 2, 3, 4)]
         for name, k_p in frequencies.items():
-            phi = phi_table(V, k_p, family)
+            phi = phi_table(V, k_p)
             mean, variance = moments(phi)
             one = float(np.mean((phi - mean) ** 4, dtype=np.float64)) / variance**2 - 3
             ideal = SET_SIZE * variance * (V - SET_SIZE) / (V - 1)
@@ -194,7 +194,7 @@ def entropy(p: Floats) -> float:
 
 
 @functools.lru_cache
-def ideal_shift(p: tuple[float, ...], kappa: float, family: str) -> float:
+def ideal_shift(p: tuple[float, ...], kappa: float) -> float:
     """Return E[φ of the token drawn] under softmax(log p + κφ), with an independent φ for each token.
 
     With W = exp(κφ), L(s) = E[exp(-sW)] and M(s) = E[φ·W·exp(-sW)], and 1/Z = ∫ exp(-tZ) dt,
@@ -203,7 +203,7 @@ def ideal_shift(p: tuple[float, ...], kappa: float, family: str) -> float:
 
     by the trapezoidal rule in log t: exact to 1e-9.
     """
-    law = np.cos((np.arange(128) + 0.5) * np.pi / 128) if family == "fourier" else np.array([-1.0, 1.0])
+    law = np.cos((np.arange(128) + 0.5) * np.pi / 128)
     weights = np.exp(kappa * law)
     values, counts = np.unique(np.array(p), return_counts=True)
     total, step = 0.0, 0.1
@@ -234,32 +234,30 @@ def mean_shift(setup: Setup) -> list[Row]:
         start = 0 if law.startswith("Zipf") else int(setup.rng.integers(V - m))
         ids = (np.arange(m) + start).astype(np.uint32)
         number = max(setup.draws // 25, setup.draws // m)
-        families = ("fourier", "square") if m == 8 else ("fourier",)
-        found = {(family, name): np.zeros(2) for family in families for name in frequencies}
+        found = {name: np.zeros(2) for name in frequencies}
         for n in setup.chunks(number, m):
             ranks = setup.ranks(np.broadcast_to(ids, (n, m)), setup.seeds(n))
-            for (family, name), moment in found.items():
-                phi = phi_table(V, frequencies[name], family)
+            for name, moment in found.items():
+                phi = phi_table(V, frequencies[name])
                 tilted = np.exp(np.float32(KAPPA) * phi)
                 drawn = ((phi * tilted)[ranks] @ p) / (tilted[ranks] @ p)
                 moment += drawn.sum(), np.square(drawn).sum()
-        for (family, name), moment in found.items():
+        for name, moment in found.items():
             first, second = moment / number
             error = math.sqrt(max(0.0, second - first**2) / number)
-            case = f"{family}, {law} (entropy {entropy(p):.3f}), k_p = {name}"
-            ideal = ideal_shift(tuple(p), KAPPA, family)
+            case = f"fourier, {law} (entropy {entropy(p):.3f}), k_p = {name}"
+            ideal = ideal_shift(tuple(p), KAPPA)
             more = {"k_p": frequencies[name]}
             rows.append(setup.normal("mean shift", case, "mean shift", first, ideal, error, **more))
-    for family in ("fourier", "square"):
-        for name, k_p in frequencies.items():
-            phi = phi_table(V, k_p, family).astype(np.float64)
-            ranks = setup.ranks(np.arange(V, dtype=np.uint32), np.repeat(setup.seeds(1), V))
-            tilted = np.exp(KAPPA * phi[ranks])
-            value = float((phi[ranks] * tilted).sum() / tilted.sum())
-            case = f"{family}, uniform over V (entropy {math.log(V):.3f}), k_p = {name}"
-            bound = {"k_p": k_p, "limit": SHIFT_LIMIT}
-            ideal = FAMILIES[family].mean(KAPPA)
-            rows.append(setup.row("mean shift", case, "mean shift", value, ideal, **bound))
+    for name, k_p in frequencies.items():
+        phi = phi_table(V, k_p).astype(np.float64)
+        ranks = setup.ranks(np.arange(V, dtype=np.uint32), np.repeat(setup.seeds(1), V))
+        tilted = np.exp(KAPPA * phi[ranks])
+        value = float((phi[ranks] * tilted).sum() / tilted.sum())
+        case = f"fourier, uniform over V (entropy {math.log(V):.3f}), k_p = {name}"
+        bound = {"k_p": k_p, "limit": SHIFT_LIMIT}
+        ideal = FAMILIES["fourier"].mean(KAPPA)
+        rows.append(setup.row("mean shift", case, "mean shift", value, ideal, **bound))
     return rows
 
 
@@ -309,7 +307,6 @@ MEASURES: dict[str, Callable[[Setup], list[Row]]] = {
     "every k_p": correlations.every_frequency,
     "contexts and keys": correlations.contexts_and_keys,
     "sums": sums,
-    "sums, square": functools.partial(sums, family="square", measure="sums, square"),
     "mean shift": mean_shift,
     "bijection": bijection,
     "other permutations": other_permutations,

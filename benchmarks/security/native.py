@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from iet.marks.families import FAMILIES
 from iet.native import foreign, reference
 from iet.native.marking import Marking
 
 ROOT = pathlib.Path(__file__).parents[2]
-FAMILIES = ("fourier", "square", "gumbel")
+FAMILY_NAMES = {family.code: family.name for family in FAMILIES.values()}
 DTYPES = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.uint16))
 Line = dict[str, Any]
 
@@ -104,7 +105,7 @@ def _marking(line: Line) -> Marking:
     return Marking(
         vocab_size=line["vocab"],
         n_gram=line["n_gram"],
-        family=FAMILIES[line["family"]],
+        family=FAMILY_NAMES[line["family"]],
         code=line["family"],
         kappa=1.0,
         unmarked_ids=tuple(_array(line, "unmarked", np.int32).tolist()),

@@ -151,7 +151,7 @@ def suites(where: str) -> Iterator[Any]:
                 if (vocab_size, rows) != (128256, 256) or dtype == "float16":
                     yield bench_embed.device_suite(dtype, rows, vocab_size, 5, where)
     for rows in (256, 8):
-        for n_gram, family in ((5, "fourier"), (2, "square"), (4, "gumbel"), (5, "gumbel")):
+        for n_gram, family in ((5, "fourier"), (4, "gumbel"), (5, "gumbel")):
             for dtype in ("float32", "bfloat16"):
                 yield bench_embed.device_suite(dtype, rows, 128256, 5, where, n_gram, family)
 
@@ -206,11 +206,9 @@ def exercise() -> None:
     for family, vocab_size in (
         ("fourier", 32000),
         ("fourier", 1003),
-        ("square", 1003),
         ("gumbel", 1003),
         ("fourier", 3),
         ("fourier", 410000),  # whose grid has no table
-        ("square", 410000),
     ):
         registry = timing.team(vocab_size, 3, 3, family=family)
         contexts = torch.zeros(4, 2, dtype=torch.int64, device="cuda")

@@ -30,7 +30,7 @@ struct PyMarking {
                 at<uint32_t>(k_p),
                 n_keys,
                 {}} {
-    check_marking(vocab, n_gram, kFamilies, family);
+    check_marking(vocab, n_gram, marking.family);
     marking.grid = make_grid(vocab);
   }
 };

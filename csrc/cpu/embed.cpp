@@ -60,13 +60,12 @@ inline I32 digit_products(I32 pairs, I32 low, I32 high) {
   return add32(pair_products(pairs, low), shift_left<16>(pair_products(pairs, high)));
 }
 
+// phi_fourier of digits of P, in lanes.
 struct FourierLanes {
   I32 low, high;
 
-  FourierLanes(const Marking& marking, const Grid& grid, int64_t slot) {
-    const uint32_t step = phase_step(marking.k_p[slot], grid.vocab);
-    low = digit_factors_low(grid.b * step, step), high = digit_factors_high(grid.b * step, step);
-  }
+  FourierLanes(const Grid& grid, uint32_t step)
+      : low(digit_factors_low(grid.b * step, step)), high(digit_factors_high(grid.b * step, step)) {}
   template <int kCount>
   void operator()(const I32 (&pairs)[kCount], F32 (&sum)[kCount]) const {
     F32 y[kCount], z[kCount];
@@ -76,30 +75,6 @@ struct FourierLanes {
     for (int i = 0; i < kCount; ++i) sum[i] = fadd(fmul(sum[i], z[i]), set_float(kSine1));
     for (int i = 0; i < kCount; ++i) sum[i] = fadd(fmul(sum[i], z[i]), set_float(kSine0));
     for (int i = 0; i < kCount; ++i) sum[i] = fmul(sum[i], y[i]);
-  }
-};
-
-// phi_square, in lanes: k_p·r from the digits as the phase above.
-struct SquareLanes {
-  I32 rank, low, high, vocab;
-  F32 ratio;
-
-  SquareLanes(const Marking& marking, const Grid& grid, int64_t slot) : vocab(set32(grid.vocab)) {
-    const uint32_t k_p = marking.k_p[slot];
-    rank = digit_factors_low(grid.b, 1);
-    low = digit_factors_low(grid.b * k_p, k_p), high = digit_factors_high(grid.b * k_p, k_p);
-    ratio = set_float(static_cast<float>(k_p) / static_cast<float>(grid.vocab));
-  }
-  template <int kCount>
-  void operator()(const I32 (&pairs)[kCount], F32 (&signs)[kCount]) const {
-    for (int i = 0; i < kCount; ++i) {
-      const I32 quotient = to_int(fmul(to_float(pair_products(pairs[i], rank)), ratio));
-      I32 phase = sub32(digit_products(pairs[i], low, high), low_product32(quotient, vocab));
-      phase = where_less(phase, set32(0), add32(phase, vocab), phase);
-      phase = where_less(phase, vocab, phase, sub32(phase, vocab));
-      const I32 plus = as_bits(set_float(1.0f)), minus = as_bits(set_float(-1.0f));
-      signs[i] = as_float(where_less(add32(phase, phase), vocab, plus, minus));
-    }
   }
 };
 
@@ -210,10 +185,10 @@ void add_grid_row(typename T::Storage* logits, int64_t stride, int count, const 
   Lanes<T>::store(logits + last, end[0]);
 }
 
-template <class T, class Phi>
-void embed_row(const Marking& marking, const Grid& grid, const RoundKeys& keys, int64_t slot, float kappa,
-               typename T::Storage* logits, int64_t stride, Tables& tables, typename T::Storage* saved,
-               const Phi& lanes) {
+template <class T>
+void embed_row(const Marking& marking, const Grid& grid, const RoundKeys& keys, uint32_t step, float kappa,
+               typename T::Storage* logits, int64_t stride, Tables& tables, typename T::Storage* saved) {
+  const FourierLanes lanes(grid, step);
   const uint32_t cells = static_cast<uint32_t>(grid.a) * grid.b;
   int64_t count_saved = 0;
   for (uint32_t r = grid.vocab; r < cells; ++r) {
@@ -231,12 +206,11 @@ void embed_row(const Marking& marking, const Grid& grid, const RoundKeys& keys, 
     add_grid_row<T>(logits + first * stride, stride, count, tables.pairs, kappa, lanes);
   }
 
-  const uint32_t k_p = marking.k_p[slot], step = phase_step(k_p, grid.vocab);
   int64_t next = 0;
   for (uint32_t r = grid.vocab; r < cells; ++r) {
     const uint32_t v = unmix(r, keys, grid);
     if (v >= grid.vocab) continue;
-    const float shift = phi(marking.family, permute(v, keys, grid), k_p, step, grid.vocab);
+    const float shift = phi_fourier(permute(v, keys, grid), step);
     logits[v * stride] = T::store(marked_logit(T::load(saved[next++]), kappa, shift));
   }
   for (int64_t i = 0; i < marking.n_unmarked; ++i) logits[marking.unmarked[i] * stride] = saved[next++];
@@ -281,8 +255,9 @@ void embed_noise_rows(const Marking& marking, const EmbedArgs& args, int64_t beg
   }
 }
 
-template <class T, class Phi>
-void embed_rows_of(const Marking& marking, const EmbedArgs& args, int64_t begin, int64_t end, void* saved) {
+// Family fourier: logits[v] += kappa·phi(P(v)) over the vocabulary.
+template <class T>
+void embed_phi_rows(const Marking& marking, const EmbedArgs& args, int64_t begin, int64_t end, void* saved) {
   const Grid& grid = marking.grid;
   const int64_t stride = args.element_stride / static_cast<int64_t>(sizeof(typename T::Storage));
   Tables tables;
@@ -295,18 +270,16 @@ void embed_rows_of(const Marking& marking, const EmbedArgs& args, int64_t begin,
       for (int i = 0; i < kPad; ++i) tables.round2[2 * grid.b + i] = 0;  // read by lanes that nobody uses
       prepared = true;
     }
-    const int64_t slot = args.slots[row];
-    embed_row<T>(marking, grid, RoundKeys(seed), slot, args.kappas[row], row_logits<T>(args, row), stride,
-                 tables, static_cast<typename T::Storage*>(saved), Phi(marking, grid, slot));
+    const uint32_t step = phase_step(marking.k_p[args.slots[row]], grid.vocab);
+    embed_row<T>(marking, grid, RoundKeys(seed), step, args.kappas[row], row_logits<T>(args, row), stride,
+                 tables, static_cast<typename T::Storage*>(saved));
   }
 }
 
 template <class T>
 void embed_family(const Marking& marking, const EmbedArgs& args, int64_t begin, int64_t end, void* saved) {
   if (marking.family == Family::gumbel) return embed_noise_rows<T>(marking, args, begin, end);
-  if (marking.family == Family::fourier)
-    return embed_rows_of<T, FourierLanes>(marking, args, begin, end, saved);
-  return embed_rows_of<T, SquareLanes>(marking, args, begin, end, saved);
+  return embed_phi_rows<T>(marking, args, begin, end, saved);
 }
 
 }  // namespace

@@ -65,9 +65,6 @@ template <int kBits>
 inline I32 shift_right(I32 x) {  // unsigned
   return _mm512_srli_epi32(x, kBits);
 }
-inline I32 where_less(I32 x, I32 y, I32 then, I32 otherwise) {  // x < y ? then : otherwise, signed
-  return _mm512_mask_mov_epi32(otherwise, _mm512_cmplt_epi32_mask(x, y), then);
-}
 inline void store32(uint32_t* to, I32 x) { _mm512_storeu_si512(to, x); }
 inline I32 min32(I32 x, I32 y) { return _mm512_min_epu32(x, y); }  // unsigned
 inline I32 or_equal(I32 x, I32 y, I32 z) {                         // x | (y == z ? ~0 : 0)
@@ -146,9 +143,6 @@ inline I32 shift_left(I32 x) {
 template <int kBits>
 inline I32 shift_right(I32 x) {
   return _mm256_srli_epi32(x, kBits);
-}
-inline I32 where_less(I32 x, I32 y, I32 then, I32 otherwise) {
-  return _mm256_blendv_epi8(otherwise, then, _mm256_cmpgt_epi32(y, x));
 }
 inline void store32(uint32_t* to, I32 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x); }
 inline I32 min32(I32 x, I32 y) { return _mm256_min_epu32(x, y); }
@@ -232,7 +226,7 @@ template <int kBits>
 inline I32 shift_right(I32 x) {
   return _mm_srli_epi32(x, kBits);
 }
-inline I32 where_less(I32 x, I32 y, I32 then, I32 otherwise) {
+inline I32 where_less(I32 x, I32 y, I32 then, I32 otherwise) {  // x < y ? then : otherwise, signed
   const I32 less = _mm_cmpgt_epi32(y, x);
   return _mm_or_si128(_mm_and_si128(less, then), _mm_andnot_si128(less, otherwise));
 }

@@ -79,13 +79,8 @@ void permute_block(const Grid& grid, Block& block) {
     while (block.ranks[i] >= g.vocab) block.ranks[i] = mix(block.ranks[i], RoundKeys(block.seeds[i]), g);
 }
 
-void score_block(Family family, uint32_t k_p, uint32_t vocab, Block& block) {
-  if (family == Family::fourier) {
-    const uint32_t step = phase_step(k_p, vocab);
-    for (int i = 0; i < block.count; ++i) block.scores[i] = score(phi_fourier(block.ranks[i], step));
-  } else {
-    for (int i = 0; i < block.count; ++i) block.scores[i] = score(phi_square(block.ranks[i], k_p, vocab));
-  }
+void score_ranks(uint32_t step, Block& block) {
+  for (int i = 0; i < block.count; ++i) block.scores[i] = score(phi_fourier(block.ranks[i], step));
 }
 
 // Consecutive ids up to and including j that carry a mark, as far as n matters.
@@ -134,7 +129,7 @@ void score_key(const Marking& marking, const Grid& grid, int64_t key, Block& blo
   kHashContexts[(marking.n_gram - 1) / 2](marking.subkeys + 2 * key, block);
   if (marking.family == Family::gumbel) return score_noise(grid, block);
   permute_block(grid, block);
-  score_block(marking.family, marking.k_p[key], marking.vocab, block);
+  score_ranks(phase_step(marking.k_p[key], marking.vocab), block);
 }
 
 // To the nearest integer, half to even: adding 1.5·2^23 rounds a number of at most 2^22, and a larger one, of

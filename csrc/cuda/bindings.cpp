@@ -39,17 +39,16 @@ struct PyMarking {
   CudaMarking marking;
 
   PyMarking(uint32_t vocab, uint32_t n_gram, uint32_t family, uintptr_t unmarked_bits,
-            uintptr_t unmarked_chunks, uintptr_t subkeys, uintptr_t k_p, uintptr_t steps, int64_t n_keys)
+            uintptr_t unmarked_chunks, uintptr_t subkeys, uintptr_t steps, int64_t n_keys)
       : marking{vocab,
                 n_gram,
                 static_cast<Family>(family),
                 at<uint32_t>(unmarked_bits),
                 at<uint32_t>(unmarked_chunks),
                 at<uint64_t>(subkeys),
-                at<uint32_t>(k_p),
                 at<uint32_t>(steps),
                 n_keys} {
-    check_marking(vocab, n_gram, kFamilies, family);
+    check_marking(vocab, n_gram, marking.family);
   }
 };
 
@@ -142,8 +141,7 @@ PYBIND11_MODULE(_cuda, m) {
   m.def("permute", &permute_ids);
   m.attr("chunk") = kChunk;
   py::class_<PyMarking>(m, "Marking")
-      .def(py::init<uint32_t, uint32_t, uint32_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
-                    int64_t>())
+      .def(py::init<uint32_t, uint32_t, uint32_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, int64_t>())
       .def("rows", &read_rows)
       .def("embed", &embed_logits)
       .def("score", &score_ids)

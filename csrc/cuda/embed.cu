@@ -43,7 +43,7 @@ struct EmbedLaunch {
 struct RowState {
   uint64_t seed;
   LaneKeys keys;
-  uint32_t frequency;
+  uint32_t step;
   float kappa;
 };
 
@@ -63,7 +63,7 @@ IET_HD void mark_lanes(uint32_t left, uint32_t first, Place place, const EmbedLa
     permute_lanes<kWalks>(left, place, launch.grid, row.keys, ranks);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i)
-      values[i] = marked_logit(values[i], row.kappa, lane_phi<kFamily>(ranks[i], launch.grid, row.frequency));
+      values[i] = marked_logit(values[i], row.kappa, phi_fourier(ranks[i], row.step));
   }
 }
 
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   char* const logits = static_cast<char*>(args.logits) + target * args.row_stride;
   const char* const source = static_cast<const char*>(args.source) + target * args.row_stride;
   const uint32_t columns = marked_columns<kFamily>(launch), accesses = columns / kWidth;
-  const bool alone = record.frequency == kLeftAlone;
+  const bool alone = record.step == kLeftAlone;
   if (args.source != args.logits) {  // what is not marked is copied
     const uint32_t all = static_cast<uint32_t>(args.columns), end = smaller(begin + ids, all);
     const uint32_t unmarked = alone ? begin : begin < columns ? columns : begin;
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   if (kPermutes && marking.unmarked_chunks != nullptr)
     stays = marking.unmarked_chunks[begin / kChunk / 32] >> (begin / kChunk & 31);
 
-  const RowState row{record.seed, LaneKeys(RoundKeys(record.seed)), record.frequency, record.kappa};
+  const RowState row{record.seed, LaneKeys(RoundKeys(record.seed)), record.step, record.kappa};
   const uint32_t first_grid_row = kPermutes ? grid_row(begin, grid) : 0;
   if constexpr (kPermutes) {
     const uint32_t grid_rows = grid_row(smaller(begin + ids, vocab) - 1, grid) - first_grid_row + 1;
@@ -305,15 +305,10 @@ struct Shape {
 
 template <class Words>
 EmbedKernel kernel_of(Family family, Shape shape) {
-  constexpr Family kFourier = Family::fourier, kSquare = Family::square, kGumbel = Family::gumbel;
+  constexpr Family kFourier = Family::fourier, kGumbel = Family::gumbel;
   if (family == kGumbel)
     return shape.vector ? embed_kernel<Words, kGumbel, true, false, false>
                         : embed_kernel<Words, kGumbel, false, false, false>;
-  if (family == kSquare) {
-    if (!shape.vector) return embed_kernel<Words, kSquare, false, true, false>;
-    return shape.table ? embed_kernel<Words, kSquare, true, true, true>
-                       : embed_kernel<Words, kSquare, true, true, false>;
-  }
   if (!shape.vector) return embed_kernel<Words, kFourier, false, true, false>;
   if (!shape.table) return embed_kernel<Words, kFourier, true, true, false>;
   return shape.walks ? embed_kernel<Words, kFourier, true, true, true>
@@ -366,7 +361,7 @@ const char* embed_cuda(const CudaMarking& marking, const CudaEmbedArgs& args, vo
 
 const char* load_embed_cuda() {
   for (DType dtype : {DType::float32, DType::float16, DType::bfloat16})
-    for (Family family : {Family::fourier, Family::square, Family::gumbel})
+    for (Family family : {Family::fourier, Family::gumbel})
       for (bool vector : {false, true})
         for (bool walks : {false, true})
           for (bool table : {false, true})

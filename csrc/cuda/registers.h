@@ -1,4 +1,4 @@
-// P and phi of keyed.h in the 32-bit registers of a GPU, for a few ids at a time.
+// P of keyed.h in the 32-bit registers of a GPU, for a few ids at a time.
 #pragma once
 
 #include "../keyed.h"
@@ -11,7 +11,6 @@ namespace {
 struct LaneGrid {
   uint32_t vocab, a, b;
   uint32_t b_inverse, b_shift;  // v / b is the high word of v * b_inverse, shifted
-  uint64_t vocab_inverse;       // (2^64 - 1) / V
 };
 
 struct LaneKeys {
@@ -25,14 +24,6 @@ IET_HD uint32_t high_word(uint32_t x, uint32_t y) {
   return __umulhi(x, y);
 #else
   return static_cast<uint32_t>((static_cast<uint64_t>(x) * y) >> 32);
-#endif
-}
-
-IET_HD uint64_t high_word(uint64_t x, uint64_t y) {
-#if defined(__CUDA_ARCH__)
-  return __umul64hi(x, y);
-#else
-  return static_cast<uint64_t>((static_cast<unsigned __int128>(x) * y) >> 64);
 #endif
 }
 
@@ -140,21 +131,6 @@ IET_HD void permute_lanes(uint32_t left, const uint32_t* entries, const LaneGrid
   if (kWalks) walk_lanes(grid, keys, ranks);
 }
 
-// phi_square without a division: `inverse` is (2^64 - 1) / V, and k_p·r is below 2^47, so that the quotient is
-// too small by 1 at most.
-IET_HD float phi_square(uint32_t r, uint32_t k_p, uint32_t vocab, uint64_t inverse) {
-  const uint64_t product = static_cast<uint64_t>(k_p) * r;
-  const uint32_t rest = static_cast<uint32_t>(product - high_word(product, inverse) * vocab);
-  return 2 * fold(rest, vocab) < vocab ? 1.0f : -1.0f;
-}
-
-// `frequency` is the step of fourier, the k_p of square.
-template <Family kFamily>
-IET_HD float lane_phi(uint32_t rank, const LaneGrid& grid, uint32_t frequency) {
-  return kFamily == Family::fourier ? phi_fourier(rank, frequency)
-                                    : phi_square(rank, frequency, grid.vocab, grid.vocab_inverse);
-}
-
 // The uniform number of an id in family gumbel, as its numerator.
 IET_HD uint32_t lane_uniform(uint64_t seed, uint32_t v) {
   return uniform_numerator(noise_hash(noise_word(seed, v), static_cast<uint32_t>(seed >> 32)));
@@ -162,7 +138,7 @@ IET_HD uint32_t lane_uniform(uint64_t seed, uint32_t v) {
 
 inline LaneGrid make_lane_grid(uint32_t vocab) {
   const Grid grid = make_grid(vocab);
-  LaneGrid lanes{vocab, grid.a, grid.b, 0, 0, ~uint64_t{0} / vocab};
+  LaneGrid lanes{vocab, grid.a, grid.b, 0, 0};
   // The inverse is ceil(2^(32 + shift) / b) for the largest shift with which it stays below 2^32. It is too
   // large by less than 1, so that v * b_inverse / 2^(32 + shift) exceeds v / b by less than v / 2^(32 + shift),
   // which is below 1/b: the quotient is exact for v < 2^24.

@@ -107,9 +107,7 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const RowsLaunch launch)
     count = static_cast<uint32_t>(given);
   }
   record.seed = context_seed(marking.subkeys + 2 * slot, context, static_cast<uint32_t>(words), count);
-  record.frequency = marking.family == Family::fourier  ? marking.steps[slot]
-                     : marking.family == Family::square ? marking.k_p[slot]
-                                                        : 0;
+  record.step = marking.family == Family::fourier ? marking.steps[slot] : 0;
   args.records[i] = record;
 }
 

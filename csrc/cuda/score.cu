@@ -66,7 +66,7 @@ IET_HD void prepare(const ScoreLaunch& launch, int64_t first, Tile& tile) {
 
 template <Family kFamily>
 IET_HD float score_one(const ScoreLaunch& launch, const Tile& tile, int i, const uint64_t (&subkey)[2],
-                       uint32_t frequency) {
+                       uint32_t step) {
   const uint32_t words = launch.marking.n_gram - 1, id = tile.ids[i + words];
   const uint64_t seed = context_seed(subkey, tile.ids + i, words, tile.counts[i]);
   if constexpr (kFamily == Family::gumbel) {
@@ -76,7 +76,7 @@ IET_HD float score_one(const ScoreLaunch& launch, const Tile& tile, int i, const
     const LaneKeys keys{RoundKeys(seed)};
     uint32_t rank[1];
     permute_lanes<true>(left, add_bmix(right, left, keys.k1, launch.grid.b), launch.grid, keys, rank);
-    return score(lane_phi<kFamily>(rank[0], launch.grid, frequency));
+    return score(phi_fourier(rank[0], step));
   }
 }
 
@@ -94,12 +94,12 @@ __global__ void __launch_bounds__(kThreads, 6) score_kernel(const ScoreLaunch la
   const int64_t key = static_cast<int64_t>(blockIdx.y) * columns + (threadIdx.x & (columns - 1));
   if (key >= marking.n_keys) return;
   const uint64_t subkey[2] = {marking.subkeys[2 * key], marking.subkeys[2 * key + 1]};
-  const uint32_t frequency = (kFamily == Family::fourier ? marking.steps : marking.k_p)[key];
+  const uint32_t step = marking.steps[key];
   // Neighbouring threads write neighbouring scores, also where there are few keys.
   for (int i = threadIdx.x >> launch.columns_log2; i < kTile; i += kThreads >> launch.columns_log2) {
     if (first + i >= launch.tokens) break;
     launch.scores[(first + i) * marking.n_keys + key] =
-        tile.scored[i] ? score_one<kFamily>(launch, tile, i, subkey, frequency) : 0.0f;
+        tile.scored[i] ? score_one<kFamily>(launch, tile, i, subkey, step) : 0.0f;
   }
 }
 
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads, 4) score_spans_kernel(const ScoreLau
   int64_t sum = 0;
   if (key < marking.n_keys) {
     const uint64_t subkey[2] = {marking.subkeys[2 * key], marking.subkeys[2 * key + 1]};
-    const uint32_t frequency = (kFamily == Family::fourier ? marking.steps : marking.k_p)[key];
+    const uint32_t step = marking.steps[key];
     const int run = kTile / lanes, begin = lane * run;
     int64_t span = whole || first + begin > last ? ends[0] : span_of(launch, first + begin);
     for (int i = begin; i < begin + run && first + i <= last; ++i) {
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kThreads, 4) score_spans_kernel(const ScoreLau
         }
       }
       if (tile.scored[i] && span >= 0)
-        sum += to_integer(score_one<kFamily>(launch, tile, i, subkey, frequency) * kUnits);
+        sum += to_integer(score_one<kFamily>(launch, tile, i, subkey, step) * kUnits);
     }
     if (!whole && sum != 0) atomicAdd(launch.sums + span * marking.n_keys + key, static_cast<uint64_t>(sum));
   }
@@ -161,15 +161,11 @@ __global__ void __launch_bounds__(kThreads) scale_kernel(const ScoreLaunch launc
 using ScoreKernel = void (*)(ScoreLaunch);
 
 ScoreKernel score_kernel_of(Family family) {
-  return family == Family::gumbel    ? score_kernel<Family::gumbel>
-         : family == Family::fourier ? score_kernel<Family::fourier>
-                                     : score_kernel<Family::square>;
+  return family == Family::gumbel ? score_kernel<Family::gumbel> : score_kernel<Family::fourier>;
 }
 
 ScoreKernel score_spans_kernel_of(Family family) {
-  return family == Family::gumbel    ? score_spans_kernel<Family::gumbel>
-         : family == Family::fourier ? score_spans_kernel<Family::fourier>
-                                     : score_spans_kernel<Family::square>;
+  return family == Family::gumbel ? score_spans_kernel<Family::gumbel> : score_spans_kernel<Family::fourier>;
 }
 
 const char* launch_score(ScoreKernel kernel, const ScoreLaunch& launch_args, void* stream) {
@@ -224,7 +220,7 @@ const char* score_spans_cuda(const CudaMarking& marking, const CudaScoreSpansArg
 }
 
 const char* load_score_cuda() {
-  for (Family family : {Family::fourier, Family::square, Family::gumbel})
+  for (Family family : {Family::fourier, Family::gumbel})
     for (ScoreKernel kernel : {score_kernel_of(family), score_spans_kernel_of(family)})
       if (const char* error = load(kernel)) return error;
   return load(scale_kernel);

@@ -139,10 +139,9 @@ def activity_log_p(log_ratios: Floats, count: int | Integers, family: Family) ->
     number alone; it is tabulated (`benchmarks/accuracy/activity_null.py`) and interpolated in log n, from
     n = 131,072 on with the table's last row. Beyond the table it falls by e^-1 for each unit, as it nearly
     does inside. Where p is above e^-1, and for n below 128, it is not smooth enough in n, and the higher of
-    the neighbouring rows is taken; likewise the higher entry in log Λ where p is above e^-1, and for family
-    "square", whose law has steps. For texts shorter than the table, of n < 32 (64 for "square"), and for
-    families of `drawn_family`, whose laws differ by their parameters, this is Markov's bound 1/Λ. A key by
-    itself: `over_keys` corrects for their number.
+    the neighbouring rows is taken; likewise the higher entry in log Λ where p is above e^-1. This is Markov's
+    bound 1/Λ for texts shorter than the table (n < 32) and for families of `drawn_family`, whose laws differ
+    by their parameters. A key by itself: `over_keys` corrects for their number.
 
     Args:
         log_ratios: `iet.decoding.log_activity` [K], or [D, K] of several texts.
@@ -158,15 +157,13 @@ def activity_log_p(log_ratios: Floats, count: int | Integers, family: Family) ->
     levels, counts, table = _activity_null(family.name)
     ratios = np.ascontiguousarray(log_ratios, np.float64).reshape(-1, np.shape(log_ratios)[-1])
     each = np.asarray(count, np.int64).reshape(-1)
-    log_p, lattice = np.where(each[:, None] == 0, 0.0, -np.maximum(0.0, ratios)), family.name == "square"
-    long = each >= counts[1 if lattice else 0]
-    log_p[long] = _from_table(ratios[long], each[long], levels, counts, table, lattice)
+    log_p = np.where(each[:, None] == 0, 0.0, -np.maximum(0.0, ratios))
+    long = each >= counts[0]
+    log_p[long] = _from_table(ratios[long], each[long], levels, counts, table)
     return log_p.reshape(np.shape(log_ratios))
 
 
-def _from_table(
-    ratios: Floats, texts: Integers, levels: Floats, counts: Floats, table: Floats, lattice: bool
-) -> Floats:
+def _from_table(ratios: Floats, texts: Integers, levels: Floats, counts: Floats, table: Floats) -> Floats:
     """Return `activity_log_p` of texts within the table: log Λ [D, K] and the number of pairs [D]."""
     logs, log_counts = np.array([math.log(count) for count in texts.tolist()]), np.log(counts)
     low = np.searchsorted(log_counts[1:-1], logs, "right")
@@ -177,12 +174,11 @@ def _from_table(
     rows = np.where(rough, highest, lower + share[:, None] * (upper - lower))
     at = np.searchsorted(levels, ratios, "right") - 1
     values = np.where(at >= 0, np.take_along_axis(rows, np.maximum(at, 0), axis=1), 0.0)
-    if not lattice:
-        cell = np.clip(at, 0, len(levels) - 2)
-        left, right = (np.take_along_axis(rows, cell + i, axis=1) for i in (0, 1))
-        slope = (right - left) / (levels[cell + 1] - levels[cell])
-        inside = (at < len(levels) - 1) & (values <= -1)
-        values = np.where(inside, values + slope * (ratios - levels[cell]), values)
+    cell = np.clip(at, 0, len(levels) - 2)
+    left, right = (np.take_along_axis(rows, cell + i, axis=1) for i in (0, 1))
+    slope = (right - left) / (levels[cell + 1] - levels[cell])
+    inside = (at < len(levels) - 1) & (values <= -1)
+    values = np.where(inside, values + slope * (ratios - levels[cell]), values)
     return np.asarray(np.minimum(0.0, values - np.maximum(0.0, ratios - levels[-1])))
 
 

@@ -71,7 +71,7 @@ class LogRatios:
 class LanguageModel:
     """Predict every token of a text with a causal language model, and weigh its scores by that.
 
-        llr_t(a) = κ·x_t(a) - log Σ_v q_t(v)·exp(κ·φ_a(v))    (fourier, square; κ/T for placement "raw")
+        llr_t(a) = κ·x_t(a) - log Σ_v q_t(v)·exp(κ·φ_a(v))    (fourier; κ/T for placement "raw")
         llr_t(a) = -log q_t(y) + (1/q_t(y) - 1)·log u_t(a)    (gumbel, u = 1 - exp(-x): `gumbel_log_ratios`,
                    where the noise of the other likely tokens counts as well: `choice_log_ratios`)
 

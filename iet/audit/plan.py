@@ -18,7 +18,7 @@ from iet.audit.language_model import LanguageModel
 from iet.decoding import DECODERS, options_of
 from iet.errors import InputError, RegistryError, check_number, shown
 from iet.kernels import check_token_ids
-from iet.marks.families import FEWEST_ODD, FEWEST_VALUES, few_values
+from iet.marks.families import FEWEST_VALUES, few_values
 from iet.marks.foreign.keys import ForeignKeys
 from iet.marks.keys import AnyProfile, Keys, KeyTable
 from iet.marks.published import PublishedIndex
@@ -478,7 +478,6 @@ def _refuse_few_values(keys: Keys) -> None:
         names = sorted({keys.names[owner] for owner in keys.owners[few].tolist()})
         raise InputError(
             f"k_p: got {k_p} with a vocabulary of {profile.vocab_size} in family {profile.family.name!r}: the"
-            f' mark takes {values} values, expected at least {FEWEST_VALUES} (an odd number in "square":'
-            f" {FEWEST_ODD}), so that chance does not pass for evidence; leave out (known_agents=)"
-            f" {names[:5]}"
+            f" mark takes {values} values, expected at least {FEWEST_VALUES}, so that chance does not pass"
+            f" for evidence; leave out (known_agents=) {names[:5]}"
         )

@@ -114,11 +114,6 @@ def _robinson(u: float) -> float:
     return -math.log(u) - math.log(2 * math.pi) / 2 + math.log1p(-1 / square + 3 / (square * square))
 
 
-def _binomial(totals: Float64s, counts: Int64s) -> Float64s:
-    """Return the tails of sums of n fair signs, to rounding: P(Bin(n, 1/2) >= (n + s) / 2). O(√n) each."""
-    return _binomial_tails(np.ceil((counts + totals) / 2 - 1e-6).astype(np.int64), counts, 0.5)
-
-
 def _drawn(totals: Float64s, counts: Int64s, draws: Draws) -> Float64s:
     """Return the tails of sums of scores of D draws of equal weight: P(Bin(n·D, q) >= (s - n·low) / step)."""
     step = draws.step * draws.weights[0]
@@ -226,8 +221,6 @@ def _gamma_loop(totals: Float64s, counts: Int64s, log_p: Float64s) -> None:
 
 LOG_TAILS: Mapping[str, Callable[[Float64s, Int64s], Float64s]] = {
     "fourier": _saddlepoint(FAMILIES["fourier"]),  # arcsine law
-    # Two points; `iet.marks.families.few_values` are refused, which make their mean more than 1/4096.
-    "square": _binomial,
     "gumbel": _gamma,  # exponential law
 }
 """Family -> log P(Σ x >= s) as a function of arrays (s, n)."""

@@ -95,7 +95,6 @@ def add(commands: Commands) -> None:
 _MEANING = {
     "fourier": "the paper's mark, also for greedy decoding, with a κ of your choice; where the next word is"
     " certain a finding takes thousands of tokens (--family gumbel: a hundred)",
-    "square": "as fourier, with +1 and -1 in place of its wave",
     "gumbel": "chooses the token and leaves its distribution as it is; it needs sampling",
 }
 
@@ -122,7 +121,7 @@ def _add_scheme(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--family",
         default="fourier",
-        choices=["fourier", "square", "gumbel"],
+        choices=["fourier", "gumbel"],
         help="fourier: the paper's mark, any decoding; gumbel: for sampled text, however predictable"
         " (default: fourier)",
     )

@@ -46,7 +46,7 @@ def _audits() -> Iterator[str]:
     from iet.audit.records import audit_records
     from iet.bulk import templates
 
-    for family in ("fourier", "square", "gumbel"):
+    for family in ("fourier", "gumbel"):
         yield f"family {family}"
         registry = _registry(iet.Scheme(family=family), ("planner", "critic"))
         text, ids = _marked(registry, ("planner", "critic", None))

@@ -26,7 +26,6 @@ ENTRY_RATES = (1 / 25, 1 / 400, 1 / 6400)
 
 STRENGTHS: Mapping[str, tuple[float, ...]] = {
     "fourier": (0.25, 0.5, 0.9),
-    "square": (0.25, 0.5, 0.9),
     "gumbel": (0.2, 0.45, 0.7),
     "kgw": (0.5, 1.0, 2.0),
     "synthid": (0.25, 0.5, 0.9),

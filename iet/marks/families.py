@@ -40,7 +40,7 @@ class Family:
     Attributes:
         name: key in `FAMILIES`.
         code: its number in the native modules.
-        variance: variance of an unmarked score (its mean is 0, for odd V and `square` 1/V).
+        variance: variance of an unmarked score.
         log_mgf: λ -> log E[exp(λ·x)] of an unmarked score; of a number, or of each number in an array.
         mean: λ -> expected score at strength λ; likewise. `mean(0)` is the mean of an unmarked score.
         strength_limit: `log_mgf` is finite for λ below it.
@@ -76,10 +76,6 @@ def _i1_over_i0(x: Any) -> Any:
     return ratio
 
 
-def _log_cosh(x: Any) -> Any:
-    return np.abs(x) + np.log1p(np.exp(-2 * np.abs(x))) - np.log(2.0)
-
-
 def _exponential_log_mgf(x: Any) -> Any:
     return -np.log1p(-x)
 
@@ -91,10 +87,9 @@ def _exponential_mean(x: Any) -> Any:
 FAMILIES: Mapping[str, Family] = {
     # φ(r) = cos(2π·k_p·r/V): the paper's choice. Its null law is the arcsine law on [-1, 1].
     "fourier": Family("fourier", 0, 0.5, _log_i0, _i1_over_i0),
-    # φ(r) = ±1: null law two points of weight one half.
-    "square": Family("square", 1, 1.0, _log_cosh, np.tanh),
     # Keyed Gumbel-max sampling: the token is argmax(logits - log(-log u)), its score -log(1 - u), and the
     # null law Exp(1). The tilt is a summary there: a token of probability p has u^(1/p) uniform.
+    # Its code is 2 because the code seeds the draws of committed tables (iet/audit/activity_null.json).
     "gumbel": Family(
         "gumbel",
         2,
@@ -132,8 +127,8 @@ def drawn_family(name: str, draws: Draws) -> Family:
     return Family(name, -1, variance, log_mgf, mean, draws=draws)
 
 
-FEWEST_VALUES, FEWEST_ODD = 64, 4096
-"""Minimum number of values of φ for text to be audited, and of an odd number of them; see `few_values`."""
+FEWEST_VALUES = 64
+"""Minimum number of values of φ for text to be audited; see `few_values`."""
 
 
 def few_values(vocab_size: int, frequencies: Any, family: Family) -> Any:
@@ -142,8 +137,7 @@ def few_values(vocab_size: int, frequencies: Any, family: Family) -> Any:
     Chance would pass for evidence there.
 
     φ takes q = V / gcd(V, k_p) values. Family "fourier" follows the arcsine law from a few dozen on; where
-    gcd(V, k_p) is 1 the distribution of scores over keys is right from 4 on. The mean
-    of "square" is 0 for even q and 1/q for odd q, which adds √n/q standard deviations to a sum of n scores.
+    gcd(V, k_p) is 1 the distribution of scores over keys is right from 4 on.
 
     Args:
         vocab_size: V.
@@ -151,14 +145,9 @@ def few_values(vocab_size: int, frequencies: Any, family: Family) -> Any:
         family: "gumbel" has no frequency, so none is bad there.
 
     Returns:
-        bool [K]: 1 < gcd(V, k_p) and q < `FEWEST_VALUES`, or q < 4, or for "square" q is odd and below
-        `FEWEST_ODD`.
+        bool [K]: 1 < gcd(V, k_p) and q < `FEWEST_VALUES`, or q < 4.
     """
     shared = np.gcd(vocab_size, np.asarray(frequencies, np.int64))
     values = vocab_size // shared
-    few = (shared > 1) & (values < FEWEST_VALUES)
-    if family.name == "square":
-        few |= (values % 2 == 1) & (values < FEWEST_ODD)
-    else:
-        few |= values < 4
+    few = ((shared > 1) & (values < FEWEST_VALUES)) | (values < 4)
     return few & (family.name != "gumbel")

@@ -88,7 +88,6 @@ def _keys_of(marking: Marking) -> dict[str, np.ndarray[Any, Any]]:
     """Return what of a marking differs from key to key."""
     return {
         "subkeys": marking.words.view(np.int64),
-        "k_p": marking.k_p.astype(np.uint32).view(np.int32),
         "steps": reference.phase_step(marking.k_p, marking.vocab_size).view(np.int32),
     }
 

@@ -23,7 +23,7 @@ class Marking:
     Attributes:
         vocab_size: V, 1 to 2^24.
         n_gram: n, 2 to 16.
-        family: "fourier", "square" or "gumbel".
+        family: "fourier" or "gumbel".
         code: the number that the native modules know it by, `Family` in csrc/keyed.h.
         kappa: κ at temperature 1.
         unmarked_ids: ids below V that carry no mark, ascending.

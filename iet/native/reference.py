@@ -4,7 +4,7 @@ The scheme in five steps (§ Keyed Implicit Embedding; docs/how/scheme.md is the
 
     seed     k_π = h_π(a, c)  SipHash-2-4 of the n-1 context ids under the agent's 128-bit sub-key
     permute  P(k_π, v)        a four-round Feistel bijection of [0, V), computed for one v in O(1)
-    phase    φ(r)             cos(2π·k_p·r/V) from a 32-bit phase, or a ±1 square wave
+    phase    φ(r)             cos(2π·k_p·r/V) from a 32-bit phase
     mark     logits[v] += κ·φ(P(v))
     score    x_j(a) = φ(P(y_j))
 
@@ -31,7 +31,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iet.errors import InputError
 from iet.native.marking import Marking
 
 _U16 = np.uint64(0xFFFF)  # all integer steps run in uint64 and are cut to their width by a mask
@@ -175,20 +174,14 @@ def phase_step(k_p: ArrayLike, vocab_size: int) -> NDArray[np.uint32]:
 _SINE = np.array([0x40C90FAE, 0xC225593C, 0x42A2AE79, 0xC28DFCA2], dtype=np.uint32).view(np.float32)
 
 
-def phi(ranks: ArrayLike, k_p: ArrayLike, vocab_size: int, family: str = "fourier") -> NDArray[np.float32]:
-    """Return φ(r) as float32: the direction of the perturbation, and the score x_j(a).
+def phi(ranks: ArrayLike, k_p: ArrayLike, vocab_size: int) -> NDArray[np.float32]:
+    """Return φ(r) as float32: the direction of the perturbation, and the score x_j(a), in family `fourier`.
 
-    `fourier`: cos(2π·k_p·r/V), by a 32-bit phase and a polynomial of degree 7: within 7.4e-7 of the cosine
-    of the phase, whose step is rounded by at most π·V/2^32 rad (9.4e-5 at V = 128256). Every operation
-    is a float32 multiply or add rounded to nearest, never fused.
-    `square`: +1 where 2·(k_p·r mod V) < V, else -1.
+    cos(2π·k_p·r/V), by a 32-bit phase and a polynomial of degree 7: within 7.4e-7 of the cosine of the
+    phase, whose step is rounded by at most π·V/2^32 rad (9.4e-5 at V = 128256). Every operation is a float32
+    multiply or add rounded to nearest, never fused.
     """
     r = np.asarray(ranks).astype(np.uint64)
-    if family == "square":
-        phase = np.asarray(k_p).astype(np.uint64) * r % np.uint64(vocab_size)
-        return np.where(2 * phase < vocab_size, np.float32(1), np.float32(-1))
-    if family != "fourier":
-        raise InputError(f'family: got {family!r}, expected "fourier" or "square", which have a φ')
     phase32 = (r * phase_step(k_p, vocab_size) & np.uint64(0xFFFFFFFF)).astype(np.uint32).view(np.int32)
     x = phase32.astype(np.float32) * np.float32(2.0**-32)
     y = np.float32(0.25) - np.abs(x)
@@ -346,7 +339,7 @@ def embed_(
         if family == "gumbel":
             shift = kappas[row] * gumbel_noise(ids, seed)
         else:
-            shift = kappas[row] * phi(permute(ids, seed, vocab_size), marking.k_p[slot], vocab_size, family)
+            shift = kappas[row] * phi(permute(ids, seed, vocab_size), marking.k_p[slot], vocab_size)
         # float16 may overflow to infinity, and a signalling NaN becomes a quiet one, as in every backend.
         with np.errstate(over="ignore", invalid="ignore"):
             if logits.dtype == np.uint16:
@@ -381,7 +374,7 @@ def score_tokens(
         if family == "gumbel":
             found = gumbel_score(ids, seeds)
         else:
-            found = phi(permute(ids, seeds, vocab_size), marking.k_p[some, None], vocab_size, family)
+            found = phi(permute(ids, seeds, vocab_size), marking.k_p[some, None], vocab_size)
         scores[positions, some] = found.T
     return scores
 

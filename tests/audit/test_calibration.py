@@ -98,8 +98,8 @@ def test_unmarked_text_is_read_as_marked_about_as_often_as_the_level_says(tmp_pa
     assert calibrate._drawn(profile, None, 2, "x").profile.digest == profile.digest
     own = team("abcdef", tokenizer=DEMO_SOURCE, k_p="per-agent")
     assert calibrate.null(own, iter(texts[:2]), registries=30).registries == 30  # no drawn key is refused
-    odd = iet.Registry.create(None, vocab_size=257, scheme=iet.Scheme(family="square", k_p="per-agent"))
-    drawn = calibrate._drawn(odd.profile, None, 2, "x")
+    small = iet.Registry.create(None, vocab_size=3, scheme=iet.Scheme(k_p="per-agent"))
+    drawn = calibrate._drawn(small.profile, None, 2, "x")
     with pytest.raises(InputError, match="chance does not pass for evidence"):  # no key of this profile can
         iet.Auditor(drawn)
     registry.rotate("a")

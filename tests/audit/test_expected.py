@@ -182,7 +182,7 @@ def test_a_bad_question_is_refused(arguments: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         calibrate.plan(*arguments)
     with pytest.raises(InputError, match="families: got"):
-        calibrate.plan(1.0, 4, 200, families=["square"])
+        calibrate.plan(1.0, 4, 200, families=["sawtooth"])
 
 
 def test_the_command_answers_in_both_forms(

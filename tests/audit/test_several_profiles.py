@@ -247,7 +247,7 @@ def test_rotated_keys_stay_with_their_agent() -> None:
 
 def test_profiles_of_one_tokenizer_are_read_together() -> None:
     registry = team(["planner"], tokenizer=DEMO_SOURCE, kappa=KAPPA)
-    wide = registry.add_profile(tokenizer=DEMO_SOURCE, scheme=Scheme(kappa=KAPPA, n_gram=2, family="square"))
+    wide = registry.add_profile(tokenizer=DEMO_SOURCE, scheme=Scheme(kappa=KAPPA, n_gram=2, k_p=3))
     registry.add("critic", secret=secret("critic"), profile=wide)
     both = talk(registry, [("planner", 250), ("critic", 250)])
     report = iet.Auditor(registry).audit(both.text)

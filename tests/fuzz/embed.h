@@ -99,15 +99,14 @@ void try_embed_as(Call& call, DType dtype) {
     for (int64_t i = 0; i < words && marked; ++i) marked = profile.marked(contexts[row * words + i]);
     if (!marked) continue;
     const uint64_t seed = seed_of(marking, slots[row], contexts.data() + row * words, counts[row]);
-    const uint32_t k_p = marking.k_p[slots[row]], step = phase_step(k_p, vocab);
+    const uint32_t step = phase_step(marking.k_p[slots[row]], vocab);
     const bool gumbel = marking.family == Family::gumbel;
     for (int64_t v = 0; v < (gumbel ? logits.columns : vocab); ++v) {
       if (!gumbel && !profile.marked(v)) continue;
       const uint32_t id = static_cast<uint32_t>(v);
       const uint32_t hash = noise_hash(noise_word(seed, id), static_cast<uint32_t>(seed >> 32));
-      const float shift =
-          gumbel ? gumbel_noise(uniform_numerator(hash))
-                 : phi(marking.family, permute(id, RoundKeys(seed), marking.grid), k_p, step, vocab);
+      const float shift = gumbel ? gumbel_noise(uniform_numerator(hash))
+                                 : phi_fourier(permute(id, RoundKeys(seed), marking.grid), step);
       Storage& value = logits.at(expected, row, v);
       const float wanted = marked_logit(Float::load(value), kappas[row], shift);
       Storage& found = logits.at(logits.values, row, v);

@@ -52,7 +52,7 @@ struct Profile {
     for (uint32_t& frequency : k_p) frequency = static_cast<uint32_t>(random.number(1, most));
     const uint32_t n_gram =
         static_cast<uint32_t>(random.one_in(2) ? random.number(2, 5) : random.number(2, 16));
-    marking = {vocab,           n_gram,     static_cast<Family>(random.number(0, kFamilies - 1)),
+    marking = {vocab,           n_gram,     random.one_in(2) ? Family::fourier : Family::gumbel,
                unmarked.data(), n_unmarked, subkeys.data(),
                k_p.data(),      n_keys,     make_grid(vocab)};
   }
@@ -104,9 +104,7 @@ inline float score_of(const Profile& profile, const int64_t* ids, int64_t j, int
   const uint32_t id = static_cast<uint32_t>(ids[j]);
   if (marking.family == Family::gumbel)
     return gumbel_score(uniform_numerator(noise_hash(noise_word(seed, id), static_cast<uint32_t>(seed >> 32))));
-  const uint32_t k_p = marking.k_p[key];
-  return phi(marking.family, permute(id, RoundKeys(seed), marking.grid), k_p, phase_step(k_p, marking.vocab),
-             marking.vocab);
+  return phi_fourier(permute(id, RoundKeys(seed), marking.grid), phase_step(marking.k_p[key], marking.vocab));
 }
 
 inline void try_permute(Call& call) {

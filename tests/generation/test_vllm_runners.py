@@ -45,7 +45,7 @@ each_scheme = pytest.mark.parametrize(
     "scheme",
     [
         {"kappa": 2.0},
-        {"n_gram": 4, "k_p": "per-agent", "family": "square"},
+        {"n_gram": 4, "k_p": "per-agent"},
         {"placement": "raw"},
         {"family": "gumbel", "n_gram": 2},  # with repeated contexts
         {"family": "gumbel", "n_gram": 2, "free": (3, 0.2)},

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iet.errors import InputError, SchemeMismatch
-from iet.marks.families import FAMILIES, Family
+from iet.marks.families import FAMILIES
 from iet.marks.scheme import MAX_VOCAB_SIZE, Profile, Scheme, canonical_digest
 
 
@@ -78,7 +78,7 @@ def test_the_largest_frequency_depends_on_the_vocabulary(vocab_size: int, larges
 
 
 def test_profiles_read_back() -> None:
-    for scheme in (Scheme(), Scheme(0.1, 16, "per-agent", "square", "raw")):
+    for scheme in (Scheme(), Scheme(0.1, 16, "per-agent", "fourier", "raw")):
         profile = Profile(scheme, 1000, "d" * 64, (3, 1, 3), "tokenizer.json")
         assert profile.unmarked_ids == (1, 3)
         assert Profile.from_dict(profile.to_dict()) == profile
@@ -110,7 +110,6 @@ def test_the_digest_covers_what_changes_a_mark() -> None:
                 Scheme(n_gram=3),
                 Scheme(k_p=2),
                 Scheme(k_p="per-agent"),
-                Scheme(family="square"),
                 Scheme(placement="raw"),
                 Scheme(family="gumbel"),
             )
@@ -132,18 +131,9 @@ def test_the_digest_leaves_out_what_does_not() -> None:
 # Families: theory against the null law that φ has on a uniform rank.
 
 
-def null_scores(family: Family) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """φ on every rank of a large even vocabulary."""
-    r = np.arange(100_000)
-    if family.name == "fourier":
-        return np.cos(2 * np.pi * r / len(r))
-    return np.where(2 * r < len(r), 1.0, -1.0)
-
-
-@pytest.mark.parametrize("name", ["fourier", "square"])
-def test_the_null_law_is_that_of_phi(name: str) -> None:
-    family = FAMILIES[name]
-    x = null_scores(family)
+def test_the_null_law_is_that_of_phi() -> None:
+    family = FAMILIES["fourier"]
+    x = np.cos(2 * np.pi * np.arange(100_000) / 100_000)  # φ on every rank of a large vocabulary
     assert x.var() == pytest.approx(family.variance, rel=1e-6)
     for strength in (0.0, 0.1, 0.8, 3.0, 20.0):
         assert family.log_mgf(strength) == pytest.approx(np.log(np.exp(strength * x).mean()), abs=1e-9)
@@ -151,10 +141,9 @@ def test_the_null_law_is_that_of_phi(name: str) -> None:
         assert family.mean(strength) == pytest.approx((x * tilted).sum() / tilted.sum(), abs=1e-9)
 
 
-@pytest.mark.parametrize("name", ["fourier", "square"])
 @given(strength=st.floats(-490, 490))
-def test_mean_is_the_derivative_of_log_mgf(name: str, strength: float) -> None:
-    family = FAMILIES[name]
+def test_mean_is_the_derivative_of_log_mgf(strength: float) -> None:
+    family = FAMILIES["fourier"]
     step = 1e-3
     slope = (family.log_mgf(strength + step) - family.log_mgf(strength - step)) / (2 * step)
     assert family.mean(strength) == pytest.approx(slope, abs=1e-5)

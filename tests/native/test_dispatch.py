@@ -15,6 +15,7 @@ import pytest
 import iet
 from iet import kernels
 from iet.errors import InputError
+from iet.marks.families import FAMILIES
 from iet.native import load as native
 from iet.native import reference
 from tests.support.conditions import INTERPRETED, ISAS
@@ -107,6 +108,15 @@ def test_every_instruction_set_has_loops_of_its_own() -> None:
     assert len(set(addresses)) == len(addresses)
     with pytest.raises(ValueError, match="unknown"):
         native.cpu.slots("mmx")
+
+
+@compiled
+def test_codes_of_no_family_are_refused() -> None:
+    for family in FAMILIES.values():
+        native.cpu.Marking(300, 2, family.code, 0, 0, 0, 0, 0)
+    for code in (1, 3):
+        with pytest.raises(ValueError, match="unknown family"):
+            native.cpu.Marking(300, 2, code, 0, 0, 0, 0, 0)
 
 
 @compiled

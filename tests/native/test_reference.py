@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iet.errors import InputError
 from iet.native import reference
 from iet.native.marking import Marking
 
@@ -61,20 +60,6 @@ def test_fourier_is_the_cosine(vocab_size: int, k_p: int) -> None:
     exact = np.cos(2 * np.pi * k_p * ranks / vocab_size)
     rounding_of_step = np.pi * vocab_size / 2**32  # radians, at most
     assert np.abs(reference.phi(ranks, k_p, vocab_size) - exact).max() <= 1.5e-6 + rounding_of_step
-
-
-@pytest.mark.parametrize("vocab_size", [32, 33])
-def test_square_is_plus_minus_one_with_mean_of_theory(vocab_size: int) -> None:
-    for k_p in (1, 3):
-        values = reference.phi(np.arange(vocab_size), k_p, vocab_size, "square")
-        assert set(values.tolist()) == {-1.0, 1.0}
-        if k_p == 1:
-            assert values.sum() == vocab_size % 2
-
-
-def test_unknown_family_is_refused() -> None:
-    with pytest.raises(InputError, match="sawtooth"):
-        reference.phi([1], 1, 10, "sawtooth")
 
 
 def test_scored_positions() -> None:

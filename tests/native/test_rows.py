@@ -92,7 +92,7 @@ class Table:
 
 @pytest.mark.parametrize("drafts", [False, True])
 @pytest.mark.parametrize(
-    ("family", "n_gram"), [("fourier", 2), ("square", 4), ("gumbel", 3), ("fourier", 16)]
+    ("family", "n_gram"), [("fourier", 2), ("fourier", 4), ("gumbel", 3), ("fourier", 16)]
 )
 def test_rows_are_marked_as_embed_marks_their_contexts(
     launched: Any, family: str, n_gram: int, drafts: bool
@@ -143,8 +143,8 @@ def test_contexts_that_stood_before_are_counted(n_gram: int) -> None:
             history = table.history[row]
             stood = sum(history[at : at + words] == context for at in range(len(history) - words))
             assert read.counts[row] == stood
-            seed, frequency = read.records[row, :2].numpy().view(np.uint64)[0], int(read.records[row, 2])
-            assert frequency == 0
+            seed, phase_step = read.records[row, :2].numpy().view(np.uint64)[0], int(read.records[row, 2])
+            assert phase_step == 0
             subkey = keys.marking.subkeys[table.slots[table.rows[row]]]
             assert seed == reference.context_seed(subkey, np.array(context), stood)
             counted.append(stood)

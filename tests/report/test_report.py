@@ -45,7 +45,7 @@ def empty() -> Report:
 
 def audited() -> Iterator[Report]:
     """Reports that audits made, of every kind."""
-    registry = Registry.create(None, vocab_size=500, scheme=Scheme(k_p="per-agent", family="square"))
+    registry = Registry.create(None, vocab_size=500, scheme=Scheme(k_p="per-agent"))
     registry.add("planner")
     registry.add("critic")
     ids = np.random.default_rng(0).integers(0, 500, 300)

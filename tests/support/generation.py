@@ -75,7 +75,7 @@ def shift(registry: Registry, agent: str | None, prefix: Any, columns: int = V) 
     if agent is None or len(prefix) < scheme.n_gram - 1 or (context >= V).any() or (context == PAD).any():
         return torch.tensor(found)
     ranks = reference.permute(np.arange(V), seed_of(registry, agent, prefix), V)
-    found[:V] = np.float32(scheme.kappa) * reference.phi(ranks, scheme.k_p, V, scheme.family)
+    found[:V] = np.float32(scheme.kappa) * reference.phi(ranks, scheme.k_p, V)
     found[PAD] = 0
     return torch.tensor(found)
 

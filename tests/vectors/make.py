@@ -121,24 +121,22 @@ def make() -> dict[str, Any]:
             permute.append({**entry, "ids": ids.tolist(), "ranks": ranks.tolist()})
         for k_p in sorted({1, max(1, min(7, (vocab_size - 1) // 2)), max(1, (vocab_size - 1) // 2)}):
             entry = {"vocab_size": vocab_size, "k_p": k_p, "ranks": ids.tolist()}
-            for family in ("fourier", "square"):
-                phi.append(
-                    {**entry, "family": family, "phi": bits(reference.phi(ids, k_p, vocab_size, family))}
-                )
+            values = bits(reference.phi(ids, k_p, vocab_size))
+            phi.append({**entry, "family": "fourier", "phi": values})
 
     ops = [
         op(rng, *entry)
         for entry in (
             (33, 2, "fourier", 1, ()),
             (40, 2, "fourier", 3, (0, 1, 7)),
-            (41, 3, "square", 2, (40,)),
+            (41, 3, "fourier", 2, (40,)),
             (257, 5, "fourier", 100, (5,)),
         )
     ]
     profiles = [
         Profile(Scheme(), 32000),
         Profile(Scheme(kappa=1.0, n_gram=4, k_p="per-agent", placement="raw"), 257, "00ff" * 16, (0, 2, 5)),
-        Profile(Scheme(kappa=0.1, k_p=3, family="square"), 1 << 24),
+        Profile(Scheme(kappa=0.1, k_p=3), 1 << 24),
     ]
     return {
         "scheme_version": SCHEME_VERSION,
