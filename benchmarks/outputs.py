@@ -17,6 +17,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -195,9 +196,8 @@ def main() -> None:
         rows = pq.read_table(path).to_pylist()
         path.with_suffix(".json").write_text(json.dumps(rows, indent=1, default=str))
         path.unlink()
-    for path in sorted(
-        path for path in work.rglob("*") if path.is_file() and path.suffix not in (".idx", ".run")
-    ):
+    shutil.rmtree(work / "published.idx")  # hashes under a key that is drawn
+    for path in sorted(path for path in work.rglob("*") if path.is_file()):
         try:
             path.write_text(blank(path.read_text(encoding="utf-8"), work))
         except UnicodeDecodeError:

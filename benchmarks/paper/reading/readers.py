@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.paper.marks import GREEN, Keys
+from benchmarks.paper.marks import GAMMA, GREEN, Keys
 from benchmarks.paper.reading import alignment, printed
 from iet.audit.auditor import Auditor
-from iet.audit.evidence import activity_log_p, discoveries, over_keys, segment_log_p
+from iet.audit.evidence import activity_log_p, decoy_log_p, discoveries, over_keys, segment_log_p
 from iet.audit.metrics import token_accuracy, token_labels
 from iet.decoding import Segmentation, decode, log_activity, windows
 from iet.decoding.activity import evidence_blocks
@@ -34,8 +34,11 @@ GRID: Mapping[str, tuple[float, ...]] = {
 }
 """Options of "cusum" that the paper leaves open; chosen on texts that no table is made of."""
 
-ZERO_OR_ONE = drawn_family("kgw", Draws((1,), 0.5, 0.0, 1.0))
+ZERO_OR_ONE = drawn_family("kgw", Draws((1,), GAMMA, 0.0, 1.0))
 """The law of green lists' scores of 0 and 1, for which `log_activity` has strengths."""
+
+DECOYS = 10_000
+"""Number of drawn green lists among which those of the agents are ranked."""
 
 Labels = NDArray[np.int64]
 
@@ -140,10 +143,15 @@ def _free(
     if decoder == "posterior":
         assert found.posterior is not None
         fresh = (pairs >= 0) & ~repeats(pairs)
-        # Green lists have no table of log Λ, only Markov's bound 1/Λ: their p-values are some nats higher.
-        units, law = ((scores + 1) / 2, ZERO_OR_ONE) if family is GREEN else (scores, family)
-        activity = log_activity(*evidence_blocks(units, fresh), law)
-        agent_log_p = over_keys(activity_log_p(activity, int(fresh.sum()), law))
+        sums, counts = evidence_blocks(scores, fresh)
+        if family is GREEN:  # no table of log Λ: p-values are ranks among lists that nobody wrote with
+            rng = np.random.default_rng(len(scores))
+            green = rng.binomial(counts.astype(np.int64)[:, None], GAMMA, (len(counts), DECOYS))
+            activity = log_activity((sums + counts[:, None]) / 2, counts, ZERO_OR_ONE)
+            log_p = decoy_log_p(activity, log_activity(green, counts, ZERO_OR_ONE))
+        else:
+            log_p = activity_log_p(log_activity(sums, counts, family), int(fresh.sum()), family)
+        agent_log_p = over_keys(log_p)
         sure = [
             found.posterior[start:end, agent].max() >= 1 - LEVEL
             for start, end, agent in zip(starts[mine], ends[mine], agents[mine], strict=True)
