@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from iet.audit import evidence, metrics
     from iet.audit.auditor import Auditor
     from iet.audit.language_model import LanguageModel
+    from iet.audit.options import AuditOptions
     from iet.decoding import topology
     from iet.generation import agents
     from iet.generation.free import FreeTokens
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AuditOptions",
     "Auditor",
     "BackendUnavailable",
     "EngineKeys",
@@ -83,6 +85,7 @@ __all__ = [
 ]
 
 _LAZY = {  # name -> the module that defines it
+    "AuditOptions": "iet.audit.options",
     "Auditor": "iet.audit.auditor",
     "FreeTokens": "iet.generation.free",
     "LanguageModel": "iet.audit.language_model",

@@ -160,14 +160,14 @@ def lost(registry: Registry, texts: Ids, later: Ids, seen: int) -> dict[str, Any
     joined = later.reshape(-1, JOINED * later.shape[1])
     with tempfile.TemporaryDirectory() as folder:
         index = index_of(folder, registry, texts[: seen // TOKENS])
-        guarded = Auditor(registry, "cusum", LEVEL, published=index)
+        guarded = Auditor(registry, "cusum", level=LEVEL, published=index)
         shares = []
         for ids in later:
             report = guarded.audit(token_ids=ids)
             shares.append((report.published or 0) / (report.scored + (report.published or 0)))
         return {
             "share": summary(shares),
-            "before": [until_found(Auditor(registry, "cusum", LEVEL), ids) for ids in joined],
+            "before": [until_found(Auditor(registry, "cusum", level=LEVEL), ids) for ids in joined],
             "after": [until_found(guarded, ids) for ids in joined],
         }
 

@@ -104,12 +104,12 @@ def _garbage(to: Address, draw: random.Random) -> str:
 
 
 def _deep(to: Address, draw: random.Random) -> str:
-    return _status(to.ask("/v1/audit", b'{"options": ' + b"[" * draw.randint(1_000, 400_000)))
+    return _status(to.ask("/v1/audit", b'{"decoder_options": ' + b"[" * draw.randint(1_000, 400_000)))
 
 
 def _many_keys(to: Address, draw: random.Random) -> str:
     where: dict[str, Any] = {f"k{i}": i for i in range(60_000)}
-    asked = {"text": "a", "options": where} if draw.random() < 0.5 else {"text": "a", **where}
+    asked = {"text": "a", "decoder_options": where} if draw.random() < 0.5 else {"text": "a", **where}
     return _status(to.ask("/v1/audit", json.dumps(asked).encode()))
 
 
@@ -119,7 +119,7 @@ def _contradiction(to: Address, draw: random.Random) -> str:
             {"text": "a", "token_ids": [1]},
             {"text": "a", "spans": [[-1, 2**70]]},
             {"token_ids": [2**63]},
-            {"text": "a", "options": {"tokenizer": "/etc/passwd"}},
+            {"text": "a", "decoder_options": {"tokenizer": "/etc/passwd"}},
             {"text": "a", "level": -1},
             {"text": "\ud800"},
         ]

@@ -153,7 +153,7 @@ _TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.larg
 
 def check_readable(auditor: Auditor, ids: bool) -> None:
     """Raise now what every record would raise: ids that no profile is named for, a missing tokenizer."""
-    if auditor.plan.as_copied:
+    if auditor.plan.options.as_copied:
         raise InputError("as_copied: got it and many documents, expected one text (Auditor.audit)")
     if ids:
         auditor.audit(token_ids=np.zeros(0, np.int64))

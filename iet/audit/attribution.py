@@ -129,7 +129,7 @@ def attribute(
         return
     reading = Reading.of_many([each for (each,) in encodings], plan.readers[0].keys, texts is not None)
     columns = score(plan, plan.readers[0], reading)
-    decoded = decode(plan, columns, reading, plan.allow_unattributed)
+    decoded = decode(plan, columns, reading, plan.options.allow_unattributed)
     owners = columns.owners
     spans = spans_of(decoded.labels, owners, reading.starts, reading.ends)
     yield _attribute(plan, (reading,), None, (columns,), decoded, spans)
@@ -152,7 +152,7 @@ def attribute_one(
         columns, decoded, spans = name_pieces(plan, axis, parts.audited)
         return _attribute(plan, readings, axis, columns, decoded, spans, parts, cuts, given=True)
     # To the agents of one profile the text of the others is nobody's, also in forced choice.
-    nobodys = plan.several or plan.allow_unattributed
+    nobodys = plan.several or plan.options.allow_unattributed
     columns = tuple(
         score(plan, reader, reading) for reader, reading in zip(plan.readers, readings, strict=True)
     )
@@ -171,8 +171,8 @@ def _found_sessions(plan: Plan, log_p: Sequence[Float64s]) -> tuple[FoundSession
     for reader, each in zip(plan.readers, log_p, strict=True):
         keys = reader.keys
         if isinstance(keys, KeyTable) and keys.sessions is not None and len(keys):
-            corrected = over_sessions(each, keys.owners, keys.sessions, plan.tried * plan.agents)
-            for d, k in np.argwhere(corrected <= math.log(plan.level)).tolist():
+            corrected = over_sessions(each, keys.owners, keys.sessions, plan.num_readings * plan.agents)
+            for d, k in np.argwhere(corrected <= math.log(plan.options.level)).tolist():
                 agent = int(keys.owners[k]) + reader.first
                 found.append(FoundSession(d, agent, int(keys.sessions[k]), float(corrected[d, k])))
     return tuple(sorted(found, key=lambda pair: (pair.text, pair.log_p)))
@@ -187,7 +187,7 @@ def _evidence(plan: Plan, log_p: Sequence[Float64s]) -> Float64s:
     owners = np.concatenate([reader.owners for reader in plan.readers])
     corrected = over_keys(over_own_keys(np.concatenate(log_p, axis=1), owners))
     found = np.full((len(corrected), len(plan.names)), np.nan)
-    found[:, np.unique(owners)] = np.minimum(corrected + math.log(plan.tried), 0)
+    found[:, np.unique(owners)] = np.minimum(corrected + math.log(plan.num_readings), 0)
     return found
 
 
@@ -217,7 +217,7 @@ def _explain(
     """
     texts, starts, ends, agents = spans
     guesses, log_p = np.zeros(len(starts), np.int64), np.full(len(starts), np.inf)
-    choices = plan.tried * plan.choices * (max(1, len(starts)) if given else 1)
+    choices = plan.num_readings * plan.choices * (max(1, len(starts)) if given else 1)
     sessions = np.full(len(starts), OWN)
     for i, (reading, some) in enumerate(zip(readings, columns, strict=True)):
         low, high = some.reader.first, some.reader.first + len(some.reader.keys.names)
@@ -325,20 +325,21 @@ def _attribute(
         own = tuple(_sum_columns(posterior, local) for posterior in decoded.posteriors)
         posteriors = doubted(agreed(own, readings, axis), evidence[:, present])
         factors = chance_factors(spans, len(posteriors))
-        if plan.attributed == "tokens" and not given:
-            spans = cut_by_token(posteriors, present, factors, spans, evidence, plan.level)
+        if plan.options.attributed == "tokens" and not given:
+            spans = cut_by_token(posteriors, present, factors, spans, evidence, plan.options.level)
     texts, starts, ends, agents = spans
     guesses, log_p, sessions = _explain(plan, axis, readings, columns, spans, given)
     if posteriors is not None and factors is not None:
         sure = certainty(posteriors, present, factors, spans, guesses)
     attributed = agents >= 0
-    if plan.allow_unattributed and sure is not None:
-        attributed &= (evidence[texts, guesses] <= math.log(plan.level)) & (sure.errors <= plan.level)
-    elif plan.allow_unattributed:
+    if plan.options.allow_unattributed and sure is not None:
+        level = plan.options.level
+        attributed &= (evidence[texts, guesses] <= math.log(level)) & (sure.errors <= level)
+    elif plan.options.allow_unattributed:
         for d in np.unique(texts[attributed]).tolist():
             low, high = np.searchsorted(texts, [d, d + 1])
             mine = low + np.flatnonzero(attributed[low:high])
-            attributed[mine] = discoveries(log_p[mine], plan.level)
+            attributed[mine] = discoveries(log_p[mine], plan.options.level)
     return Attribution(
         plan,
         readings,

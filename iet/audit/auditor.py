@@ -5,16 +5,15 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import dataclasses
-import functools
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from iet.audit.attribution import attribute_one
 from iet.audit.claims import check_claims, check_trace
+from iet.audit.options import AuditOptions
 from iet.audit.parts import Parts
 from iet.audit.plan import Plan, Source
 from iet.audit.reporting import report
@@ -22,7 +21,6 @@ from iet.audit.traces import Trace
 from iet.errors import InputError
 from iet.marks.files import shown_path
 from iet.marks.keys import AnyProfile
-from iet.marks.published import PublishedIndex
 from iet.marks.sessions import sessions_digest
 from iet.marks.tokenizer import Encoding
 from iet.report import Report
@@ -43,49 +41,12 @@ class Auditor:
         registry: who may have written the text: an `iet.Registry`, `iet.WaterfallKeys` for text that the
             Waterfall package marked, or `iet.EngineKeys` for text that a serving engine marked; or several of
             these, with agents of different names, where each marked a part of the agents' text.
-        decoder: a key of `iet.decoding.DECODERS`: "posterior" (ours, the default), "cusum" (the paper's) or
-            "window".
-        level: 0 < level < 1. Of texts that none of the registered agents wrote in, at most this share has an
-            agent found in it (`Report.log_p`); and with decoder "posterior" a segment is attributed if its
-            agent is found and `Segment.error`, the posterior probability that the agent wrote none of it, is
-            at most this. The other decoders have no posterior: there segments are attributed by the
-            false-discovery rate of their own p-values (`iet.evidence.discoveries`).
-        allow_unattributed: False is the paper's forced choice: every token gets an agent.
-        profile: id of the profile. None: all that have agents. Text then is read in the tokens of each of
-            them; only "posterior" can do so.
-        tokenizer: path or object, where the registry's own note of it does not lead there. Its digest must
-            be the profile's. Where there are several profiles, {profile id: path or object} of some of them.
-        model: a causal language model of transformers with this tokenizer, or a path or id of one, or an
-            `iet.LanguageModel` of it, which has options. "posterior" then weighs every token by how likely
-            the model finds it, so that predictable text counts for nothing. Best is the model that wrote the
-            text. p-values rest on the scores alone. One profile only. None: no model.
-        decoys: number of keys that nobody holds, up to a million, scored on every text to see how chance
-            looks there. With some, agents' p-values are ranks among them, free of any assumption about scores
-            but, corrected for K keys, no lower than about K / (1 + decoys); 0: they come from the null law.
-        known_agents: names of the agents who may have written the text, where not all of the registry may
-            have; the others' keys are not read, and p-values are not corrected for them. None: all.
-        attributed: what gets a name. "segment": a segment, which its agent need not have written to the last
-            word (`Segment.share`). "tokens": of a segment only the tokens whose own posterior says so at
-            `level`, so that on average at most `level` of what is named is another's. The segment is cut into
-            pieces that are named and pieces that are open, and who followed whom stays what it was.
-            "posterior" only, and no forced choice.
-        published: what agents have published before, an `iet.PublishedIndex` or the path of one. A pair of a
-            context and a token that is in it is no evidence for anyone, neither of who wrote in the text nor
-            of who wrote which part: who has seen it could have written it again (`Report.published`). None:
-            every pair counts.
-        as_copied: read each text also as it was before it was copied, where it shows what copying does:
-            wrapped lines, marks of quotation, escapes, typography (`iet.audit.copied.restored`). The report
-            is of the way whose `evidence` is lowest in sum (`Report.restored`). Its p-values are corrected
-            for the number of ways, four at most, and its characters are those of the text as given. One text
-            at a time, without parts. False: texts are read as given.
-        sessions: ids of sessions in which agents may have marked (`Registry.session`), in any order. Their
-            keys are read beside agents' own, and `Report.sessions` says in which of them an agent is found,
-            at `level` for all agents and sessions together; an agent is the same in all of them, and pays
-            for their number. None: agents' own keys alone.
-        options: the decoder's, see `iet.decoding.decode`.
+        decoder: name of the decoder, or `AuditOptions`.
+        options: fields of `AuditOptions` (docs/api/options.md), and the decoder's own options
+            (`iet.decoding.decode`).
 
     Raises:
-        InputError: a parameter is out of range, or an option unknown, or no agents are there, or no index.
+        InputError: an option is out of range or unknown, or there are no agents, or there is no index.
         RegistryError: the profile is unknown, or the index is another registry's.
         ShapeError: the model's vocabulary is smaller than the profile's.
         BackendUnavailable: a model, but neither torch nor transformers.
@@ -107,38 +68,17 @@ class Auditor:
     def __init__(
         self,
         registry: Source | Sequence[Source],
-        decoder: str = "posterior",
-        level: float = 0.01,
-        allow_unattributed: bool = True,
-        *,
-        profile: str | None = None,
-        tokenizer: Any = None,
-        model: Any = None,
-        decoys: int = 0,
-        known_agents: Iterable[str] | None = None,
-        attributed: Literal["segment", "tokens"] = "segment",
-        published: PublishedIndex | str | os.PathLike[str] | None = None,
-        as_copied: bool = False,
-        sessions: Iterable[str] | None = None,
+        decoder: str | AuditOptions = "posterior",
         **options: Any,
     ) -> None:
-        self.plan = Plan.of(
-            list(registry) if isinstance(registry, (list, tuple)) else [registry],  # type: ignore[list-item]
-            decoder,
-            level,
-            allow_unattributed,
-            profile=profile,
-            tokenizer=tokenizer,
-            model=model,
-            decoys=decoys,
-            known_agents=known_agents,
-            attributed=attributed,
-            published=published,
-            as_copied=as_copied,
-            sessions=sessions,
-            given=options,
-        )
-        self._registry, self._profile_id, self._tokenizer = registry, profile, tokenizer
+        sources = list(registry) if isinstance(registry, (list, tuple)) else [registry]
+        self.plan = Plan.of(sources, AuditOptions.of(decoder, options))  # type: ignore[arg-type]
+        self._registry = registry
+
+    @property
+    def options(self) -> AuditOptions:
+        """The options, checked."""
+        return self.plan.options
 
     @property
     def agents(self) -> tuple[str, ...]:
@@ -164,15 +104,15 @@ class Auditor:
     @property
     def configuration(self) -> dict[str, Any]:
         """All that changes what a text is read as, for JSON: digests stand for keys, profiles, tokenizers."""
-        plan = self.plan
+        plan, options = self.plan, self.options
         return {
             "registry_digest": plan.registry_digest,
             "profiles": [profile.digest for profile in plan.profiles],
-            "decoder": plan.decoder,
+            "decoder": options.decoder,
             "options": {name: plain(value) for name, value in plan.shown_options.items()},
-            "level": plan.level,
-            "allow_unattributed": plan.allow_unattributed,
-            "decoys": plan.decoys,
+            "level": options.level,
+            "allow_unattributed": options.allow_unattributed,
+            "decoys": options.decoys,
             "model": None if plan.model is None else plan.model.name,
             **({} if plan.published is None else {"published": plan.published.digest}),
             **({} if not plan.sessions else {"sessions": sessions_digest(plan.sessions)}),
@@ -192,20 +132,8 @@ class Auditor:
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickle finds the keys through the registry's file and holds none.
         plan = self.plan
-        options = dict(
-            plan.given,
-            profile=self._profile_id,
-            tokenizer=self._tokenizer,
-            model=plan.model,
-            decoys=plan.decoys,
-            known_agents=plan.known_agents,
-            attributed=plan.attributed,
-            published=plan.published,
-            as_copied=plan.as_copied,
-            sessions=plan.sessions or None,
-        )
-        rebuild = functools.partial(type(self), allow_unattributed=plan.allow_unattributed, **options)
-        return rebuild, (self._registry, plan.decoder, plan.level)
+        options = dataclasses.replace(self.options, model=plan.model, published=plan.published)
+        return type(self), (self._registry, options)
 
     def audit(
         self,
@@ -250,7 +178,7 @@ class Auditor:
         if (text is None) == (token_ids is None):
             raise InputError("audit: got neither or both of text and token_ids, expected one")
         divided = not (spans is None and skip is None and boundaries is None)
-        if self.plan.as_copied and (divided or token_ids is not None):
+        if self.plan.options.as_copied and (divided or token_ids is not None):
             what = "token_ids" if token_ids is not None else "spans, skip or boundaries"
             raise InputError(f"audit: got {what} and as_copied, which reads whole texts; expected text alone")
         encodings = None if token_ids is None else self.plan.encoding_of_ids(token_ids)
@@ -291,7 +219,7 @@ class Auditor:
         return self._audit_many(source)
 
     def _audit_many(self, texts: Iterator[str]) -> Iterator[Report]:
-        if self.plan.as_copied:  # each in ways of its own
+        if self.plan.options.as_copied:  # each in ways of its own
             yield from map(self._audit_copied, texts)
             return
         pending: collections.deque[tuple[list[str], concurrent.futures.Future[list[tuple[Encoding, ...]]]]]
@@ -369,13 +297,13 @@ class Auditor:
         return check_trace(self.plan, trace, names or {})
 
     def _audit_text(self, text: str, parts: Parts | None = None) -> Report:
-        if self.plan.as_copied:
+        if self.plan.options.as_copied:
             return self._audit_copied(text)
         return self._report(text, self.plan.encode([text])[0], parts)
 
     def _audit_copied(self, text: str) -> Report:
         ways = self.plan.encode_copied(text)
-        plan = dataclasses.replace(self.plan, tried=len(ways))
+        plan = dataclasses.replace(self.plan, num_readings=len(ways))
         found = [(attribute_one(plan, text, encodings), way) for way, encodings in ways]
         # The first of equals is the text as given.
         best, way = min(found, key=lambda each: float(np.nansum(each[0].evidence)))

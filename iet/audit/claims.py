@@ -70,7 +70,7 @@ def check_claims(
     )
     own, other, others, excess, sessions = _tested(plan, evidence, claimed, judged)
 
-    level = math.log(plan.level)
+    level = math.log(plan.options.level)
     confirmed = own <= level
     counted = counts[np.arange(len(pieces)), _profiles(plan, claimed)]
     strengths = _strengths(plan, excess, counted, claimed, confirmed)
@@ -115,7 +115,7 @@ def check_claims(
     return ClaimReport(
         pieces=tuple(found),
         agents=plan.names,
-        level=plan.level,
+        level=plan.options.level,
         registry_digest=plan.registry_digest,
         sessions=len(plan.sessions) or None,
         skipped=dict(collections.Counter(skipped.values())),
@@ -255,7 +255,7 @@ def _tested(
     pieces = len(claimed)
     own, other, excess = np.zeros(pieces), np.zeros(pieces), np.zeros(pieces)
     others, sessions = np.zeros(pieces, np.int64), np.full((pieces, 2), OWN)
-    certain = math.log(plan.level) - math.log(max(1, int(judged.sum())))
+    certain = math.log(plan.options.level) - math.log(max(1, int(judged.sum())))
     present = np.unique(np.concatenate([reader.owners for reader in plan.readers]))
     rows = max(1, MAX_SUMS // plan.choices)
     for first in range(0, pieces, rows):
@@ -332,6 +332,6 @@ def _enough(plan: Plan, agent: int, strengths: dict[int, float], number: int) ->
     sizes = np.unique(np.geomspace(1, MAX_TOKENS, 400).astype(np.int64))
     tails = log_tails((strength + family.mean(0.0)) * sizes, sizes, family)
     # The first that does, with all longer ones: below 20 tokens tails are bounds.
-    short = np.flatnonzero(tails > math.log(plan.level / number))
+    short = np.flatnonzero(tails > math.log(plan.options.level / number))
     first = int(short[-1]) + 1 if len(short) else 0
     return int(sizes[first]) if first < len(sizes) else None

@@ -114,7 +114,7 @@ def _without(encoding: Encoding, stretches: Integers, spelled: bool) -> Encoding
 def _results(found: Attribution, texts: Sequence[str] | None) -> Results:
     plan, readings, axis = found.plan, found.readings, found.axis
     count = len(found.evidence)
-    best, agents, agent_counts = found_agents(found.evidence, plan.level)
+    best, agents, agent_counts = found_agents(found.evidence, plan.options.level)
     characters = None if texts is None else extents(found, texts)
     tokens = np.stack([found.starts, found.ends], axis=1) if axis is None else axis.tokens(*found.bounds)
     # Tokens of several profiles are no measure of a text: there its characters are.
@@ -125,7 +125,7 @@ def _results(found: Attribution, texts: Sequence[str] | None) -> Results:
     whole = np.bincount(found.texts, weights=lengths, minlength=count)
 
     # A guess is a name only where that agent is found, as in `Report.told`.
-    known = found.evidence[found.texts, found.guesses] <= math.log(plan.level)
+    known = found.evidence[found.texts, found.guesses] <= math.log(plan.options.level)
 
     def total(of: Callable[[Reading], Any]) -> Integers:
         return np.asarray(np.sum([of(reading) for reading in readings], axis=0, dtype=np.int64))

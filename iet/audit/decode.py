@@ -58,23 +58,23 @@ def decode(
     lengths: Int64s = _NOWHERE,
 ) -> Decoded:
     """Decode what is read in the tokens of one profile; before `cuts` [L], `lengths` [L] are left out."""
-    if plan.decoder == "cusum" and len(reading.ends) > 1:  # all texts in one call
-        family, options = columns.keys.profile.family, plan.options
+    if plan.options.decoder == "cusum" and len(reading.ends) > 1:  # all texts in one call
+        family, options = columns.keys.profile.family, plan.options.decoding
         parameters = CusumParameters.of(options, family, allow_unattributed, len(columns.keys))
         labels = cusum_labels(columns.scores, reading.scored, reading.starts, reading.ends, parameters)
         return Decoded(labels)
     labels, found = np.full(len(reading), -1, np.int32), []
-    options = plan.options
-    if columns.chosen is not None and plan.decoder == "posterior" and options.strengths is not None:
+    options = plan.options.decoding
+    if columns.chosen is not None and plan.options.decoder == "posterior" and options.strengths is not None:
         strengths = np.asarray(options.strengths)[columns.chosen]
         options = dataclasses.replace(options, strengths=strengths)
     for d in range(len(reading.ends)):
         text = _text(plan, columns, reading, d)
         # The other decoders know no hand-overs, and would count the padding as text.
-        if plan.decoder == "posterior" and len(cuts):
+        if plan.options.decoder == "posterior" and len(cuts):
             each = _decode_padded(plan, text, options, allow_unattributed, cuts, lengths)
         else:
-            each = DECODERS[plan.decoder].decode(text, options, allow_unattributed)
+            each = DECODERS[plan.options.decoder].decode(text, options, allow_unattributed)
         labels[reading.inside(d)] = each.token_agents
         found.append(each)
     return _gathered(labels, found)
@@ -95,7 +95,7 @@ def _text(plan: Plan, columns: Columns, reading: Reading, text: int) -> Scored:
         values = columns.read[text].values
         values = values if reading.places is None else values[reading.places]
     # How well the text foretells a token hardly matters where κ bounds what the mark can do.
-    elif plan.decoder == "posterior" and family.name == "gumbel":
+    elif plan.options.decoder == "posterior" and family.name == "gumbel":
         weights = reading.novelty(text)
     return Scored(
         values,
@@ -151,7 +151,7 @@ def _decode_padded(
         pairs=None if text.pairs is None else widened(text.pairs, -1),
         weights=None if text.weights is None else widened(text.weights, 1),
     )
-    found = DECODERS[plan.decoder].decode(wide, options, allow_unattributed)
+    found = DECODERS[plan.options.decoder].decode(wide, options, allow_unattributed)
     posterior = None if found.posterior is None else found.posterior[places]
     return Segmentation(found.token_agents[places], posterior, found.strengths)
 
@@ -170,16 +170,16 @@ def decode_together(
         assert fitted.strengths is not None
         strengths.append(fitted.strengths[0])
         text = _text(plan, some, reading, 0)
-        weights = evidence_weight(text, plan.options.repeats)
+        weights = evidence_weight(text, plan.options.decoding.repeats)
         ratios.append(log_ratios(some.scores, weights, strengths[-1], some.keys.profile.family))
         counted[cells[weights > 0]] = True
     tokens = sum(len(reading) for reading in axis.readings) / len(axis.readings)
     scale = axis.length / tokens if tokens else 1.0
     # A character of several tokens makes the axis shorter than a text in tokens.
-    sizes: dict[str, Any] = {"min_segment": round(max(1, scale * plan.options.min_segment))}
-    if plan.options.mean_segment is not None:
-        sizes["mean_segment"] = max(1, scale * plan.options.mean_segment)
-    options = dataclasses.replace(plan.options, strengths=None, **sizes)
+    sizes: dict[str, Any] = {"min_segment": round(max(1, scale * plan.options.decoding.min_segment))}
+    if plan.options.decoding.mean_segment is not None:
+        sizes["mean_segment"] = max(1, scale * plan.options.decoding.mean_segment)
+    options = dataclasses.replace(plan.options.decoding, strengths=None, **sizes)
     text = Scored(
         axis.gather(ratios),
         None,
@@ -188,11 +188,11 @@ def decode_together(
         agents=plan.choices,
         shares=None if plan.agents == plan.choices else _shares_together(plan, columns),
     )
-    allow = plan.allow_unattributed
+    allow = plan.options.allow_unattributed
     if len(cuts):
         found = _decode_padded(plan, text, options, allow, cuts, lengths)
     else:
-        found = DECODERS[plan.decoder].decode(text, options, allow)
+        found = DECODERS[plan.options.decoder].decode(text, options, allow)
     return dataclasses.replace(_gathered(found.token_agents, [found]), strengths=(np.concatenate(strengths),))
 
 
@@ -223,7 +223,9 @@ def spans_of(labels: Int32s, owners: Int64s, starts: Int64s, ends: Int64s, cuts:
 
 def name_pieces(plan: Plan, axis: Axis, pieces: Int64s) -> tuple[tuple[Columns, ...], Decoded, Spans]:
     """Score and name the pieces [S, 2] of a text, whose boundaries are known."""
-    nobody = plan.options.nobody if plan.decoder == "posterior" and plan.allow_unattributed else 0.0
+    options, nobody = plan.options, 0.0
+    if options.decoder == "posterior" and options.allow_unattributed:
+        nobody = options.decoding.nobody
     weighed = [
         _weigh(plan, reader, reading, _edges(reading.origins, pieces), nobody)
         for reader, reading in zip(plan.readers, axis.readings, strict=True)
@@ -243,7 +245,7 @@ def name_pieces(plan: Plan, axis: Axis, pieces: Int64s) -> tuple[tuple[Columns, 
     edges = _edges(axis.origins, pieces)
     lengths, labels = np.diff(edges), np.searchsorted(looked_at, best)
     posteriors = strengths = None
-    if plan.decoder == "posterior":
+    if plan.options.decoder == "posterior":
         shares = np.concatenate([plan.share_of(reader) * reader.shares for reader in plan.readers])
         posterior = piece_posterior(ratios, nobody, shares)[:, looked_at].astype(np.float32)
         posteriors = (np.repeat(posterior, lengths, axis=0),)
@@ -259,15 +261,17 @@ def _weigh(
     """Return how well each key explains each piece [S, K], and the strengths [K] behind it, if any."""
     # A pair counts once, or every time for the decoders that know no repeats.
     counted = reading.scored
-    if plan.decoder == "posterior" and plan.options.repeats != "count":
+    if plan.options.decoder == "posterior" and plan.options.decoding.repeats != "count":
         counted = counted & ~reading.repeated
     sums = reading.sums(edges, reader.keys, counted)
-    if plan.decoder != "posterior":
+    if plan.options.decoder != "posterior":
         return sums, None
     counts = np.diff(np.append(0, np.cumsum(counted))[edges]).astype(np.float64)
     # To these agents the pieces of other profiles' agents are nobody's; each one's prior is the same.
     nobodys = min(0.99, 1 - (1 - nobody) * plan.share_of(reader))
-    return piece_ratios(sums, counts, reader.keys.profile.family, nobodys, reader.shares, plan.options)
+    return piece_ratios(
+        sums, counts, reader.keys.profile.family, nobodys, reader.shares, plan.options.decoding
+    )
 
 
 def _edges(origins: Int64s, pieces: Int64s) -> Int64s:

@@ -7,7 +7,7 @@ import functools
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from iet.audit.copied import MOST_WAYS, Restored, restored
 from iet.audit.language_model import LanguageModel
-from iet.decoding import DECODERS, options_of
-from iet.errors import InputError, RegistryError, check_number, shown
+from iet.audit.options import MAX_DECOYS, AuditOptions
+from iet.errors import InputError, RegistryError
 from iet.kernels import check_token_ids
 from iet.marks.families import FEWEST_VALUES, few_values
 from iet.marks.foreign.keys import ForeignKeys
@@ -24,14 +24,10 @@ from iet.marks.keys import AnyProfile, Keys, KeyTable
 from iet.marks.published import PublishedIndex
 from iet.marks.registry import Registry
 from iet.marks.scheme import canonical_digest
-from iet.marks.sessions import checked_sessions
 from iet.marks.tokenizer import Encoding, Tokenizer
 
 ALL_KEYS = 64
 """With more keys, only the decoder's candidates among them are scored token by token."""
-
-MAX_DECOYS = 1_000_000
-"""How many decoys there can be; time and memory grow with them."""
 
 Source = Registry | ForeignKeys
 
@@ -87,148 +83,86 @@ class ProfileReader:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """What an `Auditor` reads with; its arguments are those of `Auditor`.
+    """What an `Auditor` reads with: its options, and what they and the registry amount to.
 
     Attributes:
+        options: as given.
         readers: one for each profile.
         names: of the agents of all profiles; an agent is its index here.
-        decoder, options: name of the decoder, and its options, a dataclass of `iet.decoding`.
-        given: the options as they were given, by name.
-        level, allow_unattributed, decoys: as in `Auditor`.
-        attributed: as in `Auditor`.
-        known_agents, model: as in `Auditor`, None without.
+        model: the language model, None without.
         registry_digest: of the keys that are read, whatever is added to a registry later.
         published: what agents have published, None without.
-        as_copied: as in `Auditor`.
-        tried: in how many ways the text was read, of which this is one; evidence is corrected for them.
-        sessions: ids of the sessions whose keys are read beside agents' own; none: empty.
+        num_readings: number of ways in which the text is read, of which this is one; evidence is corrected
+            for it.
     """
 
+    options: AuditOptions
     readers: tuple[ProfileReader, ...]
     names: tuple[str, ...]
-    decoder: str
-    options: Any
-    given: Mapping[str, Any]
-    level: float
-    allow_unattributed: bool
-    decoys: int
-    attributed: str
-    known_agents: tuple[str, ...] | None
     model: LanguageModel | None
     registry_digest: str
     published: PublishedIndex | None
-    as_copied: bool = False
-    tried: int = 1
-    sessions: tuple[str, ...] = ()
+    num_readings: int = 1
 
     @classmethod
-    def of(
-        cls,
-        sources: Sequence[Source],
-        decoder: str,
-        level: float,
-        allow_unattributed: bool,
-        *,
-        profile: str | None,
-        tokenizer: Any,
-        model: Any,
-        decoys: int,
-        known_agents: Iterable[str] | None,
-        attributed: str,
-        published: PublishedIndex | str | os.PathLike[str] | None,
-        as_copied: bool,
-        sessions: Iterable[str] | None,
-        given: Mapping[str, Any],
-    ) -> Plan:
-        """Check everything that needs no text, and return the plan.
+    def of(cls, sources: Sequence[Source], options: AuditOptions) -> Plan:
+        """Check what needs no text, and return the plan.
 
         Raises:
             InputError, RegistryError, ShapeError, BackendUnavailable: as `Auditor` does.
         """
-        _check_sources(sources, profile)
-        if not isinstance(decoder, str) or decoder not in DECODERS:
-            raise InputError(f"decoder: got {decoder!r}, expected one of {sorted(DECODERS)}")
-        if not isinstance(level, (int, float, np.floating)) or not 0 < level < 1:
-            raise InputError(f"level: got {level!r}, expected a number between 0 and 1")
-        for name, value in (("allow_unattributed", allow_unattributed), ("as_copied", as_copied)):
-            if not isinstance(value, (bool, np.bool_)):
-                raise InputError(f"{name}: got {shown(value)}, expected True or False")
-        check_number("decoys", decoys, 0, MAX_DECOYS)
-        if decoys and any(isinstance(source, ForeignKeys) for source in sources):
-            raise InputError(f"decoys: got {decoys}, expected 0: keys of other schemes have none")
-        if attributed not in ("segment", "tokens"):
-            raise InputError(f"attributed: got {attributed!r}, expected 'segment' or 'tokens'")
-        if attributed == "tokens" and decoder != "posterior":
-            raise InputError(
-                f"attributed: got 'tokens' and decoder {decoder!r}, expected 'posterior', which knows how"
-                " sure a token is"
-            )
-        if attributed == "tokens" and not allow_unattributed:
-            raise InputError(
-                "attributed: got 'tokens' and allow_unattributed=False, expected 'segment': a forced choice"
-                " leaves no token open"
-            )
-        if "weights" in given:
-            raise InputError(
-                "weights: got some, expected none: they belong to one text (iet.decoding.decode)"
-            )
-        if model is not None and decoder != "posterior":
-            raise InputError(f"model: got decoder {decoder!r}, expected 'posterior', which reads with it")
-        known = None if known_agents is None else _known(sources, known_agents)
-        # Decoders without a model of nobody have a level of their own: it is the report's.
-        takes_level = "level" in DECODERS[decoder].defaults
-        options = options_of(decoder, {**given, "level": min(float(level), 0.5)} if takes_level else given)
-        ids = () if sessions is None else checked_sessions(sessions)
-        if ids and not any(isinstance(source, Registry) for source in sources):
-            raise InputError(f"sessions: got {len(ids)}, but keys of other schemes have none")
-        readers = _readers(sources, profile, tokenizer, known, int(decoys), ids)
+        _check_sources(sources, options.profile)
+        if options.decoys and any(isinstance(source, ForeignKeys) for source in sources):
+            raise InputError(f"decoys: got {options.decoys}, expected 0: keys of other schemes have none")
+        _check_known(sources, options.known_agents)
+        if options.sessions and not any(isinstance(source, Registry) for source in sources):
+            raise InputError(f"sessions: got {len(options.sessions)}, but keys of other schemes have none")
+        readers = _readers(sources, options)
         names = tuple(name for reader in readers for name in reader.keys.names)
         if not names:
             raise InputError("registry: the profile has no agents; expected at least one (registry.add)")
         digests = [source.digest for source in sources]
+        model = options.model
+        if model is not None and not isinstance(model, LanguageModel):
+            model = LanguageModel(model)
         plan = cls(
+            options,
             readers,
             names,
-            decoder,
-            options,
-            dict(given),
-            float(level),
-            bool(allow_unattributed),
-            int(decoys),
-            attributed,
-            known,
-            None if model is None or isinstance(model, LanguageModel) else LanguageModel(model),
+            model,
             digests[0] if len(digests) == 1 else canonical_digest({"registries": digests}),
-            _index(sources, published),
-            bool(as_copied),
-            sessions=ids,
+            _index(sources, options.published),
         )
-        if isinstance(model, LanguageModel):
-            plan = dataclasses.replace(plan, model=model)
         plan._check()
         return plan
 
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """Ids of the sessions whose keys are read beside the agents' own."""
+        return tuple(self.options.sessions or ())
+
     def _check(self) -> None:
         """Refuse what does not go together: now, not after the first text has been tokenized and scored."""
+        options = self.options
         # The lowest p-value of one of A agents, with k keys, 1 - (1 - 1/(1 + M))^(k·A), must reach the level.
         most = max(int(reader.keys_of_agents.max(initial=1)) for reader in self.readers)
-        level = self.level / (MOST_WAYS if self.as_copied else 1)
+        level = options.level / (MOST_WAYS if options.as_copied else 1)
         lowest = -math.expm1(math.log1p(-level) / (self.agents * most))
         needed = math.ceil(1 / max(lowest, sys.float_info.min)) - 1
-        if 0 < self.decoys < needed and self.allow_unattributed:
+        if 0 < options.decoys < needed and options.allow_unattributed:
             who = f"{self.agents} keys" if most == 1 else f"{self.agents} agents of up to {most} keys"
             if needed > MAX_DECOYS:
                 raise InputError(
-                    f"decoys: got {self.decoys}, expected 0: with {who} no p-value from the {MAX_DECOYS} that"
-                    f" there can be reaches level {self.level:g}"
+                    f"decoys: got {options.decoys}, expected 0: with {who} no p-value from the {MAX_DECOYS}"
+                    f" that there can be reaches level {options.level:g}"
                 )
             raise InputError(
-                f"decoys: got {self.decoys}, expected at least {needed}: with {who}"
-                f" no p-value from fewer reaches level {self.level:g}"
+                f"decoys: got {options.decoys}, expected at least {needed}: with {who}"
+                f" no p-value from fewer reaches level {options.level:g}"
             )
         ids = [reader.keys.profile.id for reader in self.readers]
-        strengths = self.given.get("strengths")
-        if self.several and (self.decoder != "posterior" or strengths is not None):
+        strengths = options.decoder_options.get("strengths")
+        if self.several and (options.decoder != "posterior" or strengths is not None):
             raise InputError(
                 f"registry: its agents have {len(ids)} profiles, which only the decoder 'posterior' reads"
                 f" together, with strengths of its own; name one of them (profile=): {ids}"
@@ -253,7 +187,7 @@ class Plan:
                 f" of {ids}"
             )
         for reader in self.readers:
-            self.options.check(None if self.model else reader.keys.profile.family, len(reader.keys))
+            options.decoding.check(None if self.model else reader.keys.profile.family, len(reader.keys))
 
     @property
     def several(self) -> bool:
@@ -281,13 +215,17 @@ class Plan:
 
     @property
     def shown_options(self) -> dict[str, Any]:
-        """Options of the decoder, and what else of the arguments changes what is read."""
-        more: dict[str, Any] = {"known_agents": self.known_agents}
-        if self.attributed != "segment":
-            more["attributed"] = self.attributed
-        if self.as_copied:
+        """Options of the decoder, and what else of the options changes what is read."""
+        options = self.options
+        more: dict[str, Any] = {"known_agents": options.known_agents}
+        if options.attributed != "segment":
+            more["attributed"] = options.attributed
+        if options.as_copied:
             more["as_copied"] = True
-        return {**self.given, **{name: value for name, value in more.items() if value is not None}}
+        return {
+            **options.decoder_options,
+            **{name: value for name, value in more.items() if value is not None},
+        }
 
     @property
     def many_at_once(self) -> bool:
@@ -296,7 +234,7 @@ class Plan:
         Several profiles meet on the characters of one text, and of many keys (decoys too) each text has sums
         and candidates of its own: such texts are read one by one.
         """
-        return not (self.several or self.readers[0].by_candidates or self.decoys)
+        return not (self.several or self.readers[0].by_candidates or self.options.decoys)
 
     def encoding_of_ids(self, token_ids: ArrayLike) -> tuple[Encoding, ...]:
         """Return ids in the tokens of every profile.
@@ -393,20 +331,14 @@ def _names(source: Source) -> tuple[str, ...]:
     return source.names if isinstance(source, ForeignKeys) else tuple(source)
 
 
-def _readers(
-    sources: Sequence[Source],
-    profile: str | None,
-    tokenizer: Any,
-    known: tuple[str, ...] | None,
-    decoys: int,
-    sessions: tuple[str, ...],
-) -> tuple[ProfileReader, ...]:
-    places = [(source, id) for source in sources for id in _profiles(source, profile, known)]
+def _readers(sources: Sequence[Source], options: AuditOptions) -> tuple[ProfileReader, ...]:
+    known, sessions = options.known_agents, tuple(options.sessions or ())
+    places = [(source, id) for source in sources for id in _profiles(source, options.profile, known)]
     readers, first = list[ProfileReader](), 0
-    for (source, id), opened_from in zip(places, _tokenizers(tokenizer, places), strict=True):
+    for (source, id), opened_from in zip(places, _tokenizers(options.tokenizer, places), strict=True):
         own = source.scoring_keys(id)
         keys: Keys = source.session_keys(sessions, id) if isinstance(source, Registry) and sessions else own
-        nobodys = keys.decoys(decoys) if isinstance(keys, KeyTable) and decoys else None
+        nobodys = keys.decoys(options.decoys) if isinstance(keys, KeyTable) and options.decoys else None
         if known is not None:
             names = keys.names
             held = [names[owner] in known for owner in keys.owners.tolist()]
@@ -417,7 +349,7 @@ def _readers(
     return tuple(readers)
 
 
-def _profiles(source: Source, profile: str | None, known: tuple[str, ...] | None) -> list[str | None]:
+def _profiles(source: Source, profile: str | None, known: Sequence[str] | None) -> list[str | None]:
     """Return the ids of the profiles to read: the one that is named, or all that have (known) agents."""
     if not isinstance(source, Registry):
         reads = known is None or not {*source.names}.isdisjoint(known)
@@ -449,21 +381,12 @@ def _tokenizers(tokenizer: Any, places: Sequence[tuple[Source, str | None]]) -> 
     return [tokenizer] * len(places)
 
 
-def _known(sources: Sequence[Source], names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names, each of an agent of the sources."""
-    if isinstance(names, str):
-        raise InputError(f"known_agents: got {names!r}, expected a list of names")
-    try:
-        chosen = tuple(dict.fromkeys(names))
-    except TypeError:
-        raise InputError(f"known_agents: got {names!r:.80}, expected a list of names") from None
+def _check_known(sources: Sequence[Source], names: Sequence[str] | None) -> None:
+    """Raise an InputError unless each name is of an agent of the sources."""
     there = {name for source in sources for name in _names(source)}
-    for name in chosen:
+    for name in names or ():
         if name not in there:
             raise InputError(f"known_agents: got {name!r}, expected some of {sorted(there)}")
-    if not chosen:
-        raise InputError("known_agents: got none, expected at least one name")
-    return chosen
 
 
 def _refuse_few_values(keys: Keys) -> None:

@@ -69,7 +69,9 @@ def report(found: Attribution, text: str | None) -> Report:
         gone = axis.tokens_between(parts) if tokens else None
         segments = _with_left_out(segments, parts, gone, text is not None)
     decided = np.where(attributed, guesses, -1).astype(np.int32)
-    sizes = {name: value for name, value in plan.given.items() if name in ("window", "step")}
+    sizes = {
+        name: value for name, value in plan.options.decoder_options.items() if name in ("window", "step")
+    }
     scores = _window_scores(found, sizes)
     observed = transitions(_named_whole(spans, attributed, within), scores, **sizes)
     passed = [passage.start for passage in observed.observed]
@@ -80,11 +82,11 @@ def report(found: Attribution, text: str | None) -> Report:
         profiles=plan.profiles,
         registry_digest=plan.registry_digest,
         agents=names,
-        decoder=plan.decoder,
+        decoder=plan.options.decoder,
         options=plan.shown_options,
-        level=plan.level,
-        allow_unattributed=plan.allow_unattributed,
-        decoys=plan.decoys,
+        level=plan.options.level,
+        allow_unattributed=plan.options.allow_unattributed,
+        decoys=plan.options.decoys,
         log_p=float(np.nanmin(evidence)),
         evidence={name: p for name, p in zip(names, evidence.tolist(), strict=True) if not math.isnan(p)},
         tokens=sum(len(r.ids) for r in axis.readings),

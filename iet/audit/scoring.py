@@ -81,14 +81,14 @@ def _candidates(plan: Plan, reading: Reading, keys: Keys, activity: Float64s) ->
     """Return the columns of the keys that the decoder has to look at token by token."""
     if not len(reading):
         return np.zeros(1, np.int64)
-    return DECODERS[plan.decoder].candidates(
+    return DECODERS[plan.options.decoder].candidates(
         functools.partial(_sums, reading, keys),
         len(keys),
         keys.profile.family,
         reading.scored,
         reading.repeated,
         activity,
-        plan.options,
+        plan.options.decoding,
     )
 
 

@@ -12,10 +12,11 @@ from typing import Any
 from iet.audit import traces
 from iet.cli.options import (
     Commands,
+    add_audit_options,
     add_registry,
     add_tokenizer,
+    audit_options,
     load_registry,
-    read_sessions,
     refuse_to_replace,
     refuse_uris,
     say,
@@ -42,12 +43,10 @@ def add(commands: Commands) -> None:
     )
     add_registry(check)
     add_tokenizer(check)
-    check.add_argument("--profile", help="id of the only profile to read (default: all)")
-    check.add_argument(
-        "--level",
-        type=float,
-        default=0.01,
-        help="chance, at most, of any wrong confirmation, and of any wrong contradiction (default: 0.01)",
+    add_audit_options(
+        check,
+        *("profile", "level", "published", "sessions"),
+        level="largest probability of any wrong confirmation, and of any wrong contradiction",
     )
     check.add_argument(
         "--agent",
@@ -56,13 +55,6 @@ def add(commands: Commands) -> None:
         metavar="NAME=AGENT",
         help="the name, or role, NAME in the trace is this agent of the registry; may be repeated, each NAME"
         " once",
-    )
-    check.add_argument("--published", metavar="FILE.idx", help="what agents published before is no evidence")
-    check.add_argument(
-        "--sessions",
-        metavar="FILE",
-        type=pathlib.Path,
-        help="read these sessions' keys, too, and say in which a piece was marked: a file of ids, one a line",
     )
     check.add_argument("--json", action="store_true", help="print the result as JSON")
     check.add_argument(
@@ -101,14 +93,7 @@ def _check(arguments: argparse.Namespace) -> int:
             raise InputError(f"{path}: got a folder that is not there, expected one that is")
     registry = load_registry(arguments)
     refuse_to_replace(arguments, [arguments.trace], arguments.output, registry)
-    auditor = iet.Auditor(
-        registry,
-        level=arguments.level,
-        profile=arguments.profile,
-        tokenizer=tokenizers_of(arguments, registry),
-        published=arguments.published,
-        sessions=None if arguments.sessions is None else read_sessions(arguments.sessions),
-    )
+    auditor = iet.Auditor(registry, tokenizer=tokenizers_of(arguments, registry), **audit_options(arguments))
     names = _names(arguments.agent, auditor.agents)
     name = "standard input" if arguments.trace == "-" else shown_path(arguments.trace) or "''"
     try:

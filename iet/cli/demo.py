@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iet.cli.options import Commands, add_decoder, say, some_path
+from iet.cli.options import Commands, add_audit_options, say, some_path
 from iet.cli.progress import auditing, progress
 from iet.errors import IetError, InputError, RegistryError, missing
 from iet.marks.registry import Registry
@@ -65,7 +65,7 @@ def add(commands: Commands) -> None:
     demo.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("iet-demo"), help="folder (default: iet-demo)"
     )
-    add_decoder(demo)
+    add_audit_options(demo, "decoder")
     demo.add_argument("--json", action="store_true", help="print figures and report as JSON")
     demo.set_defaults(run=_demo)
 

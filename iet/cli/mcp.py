@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from iet.cli.options import Commands, add_registry, add_tokenizer, load_registry, tokenizers_of
+from iet.cli.options import (
+    Commands,
+    add_audit_options,
+    add_registry,
+    add_tokenizer,
+    audit_options,
+    load_registry,
+    tokenizers_of,
+)
 from iet.errors import missing
 
 
@@ -15,9 +23,7 @@ def add(commands: Commands) -> None:
     )
     add_registry(mcp)
     add_tokenizer(mcp)
-    mcp.add_argument("--profile", help="id of the only profile to read (default: all)")
-    mcp.add_argument("--level", type=float, default=0.01, help="of what is said (default: 0.01)")
-    mcp.add_argument("--published", metavar="INDEX", help="index of published text, which is no evidence")
+    add_audit_options(mcp, "profile", "level", "published")
     mcp.set_defaults(run=_mcp)
 
 
@@ -29,13 +35,7 @@ def _mcp(arguments: argparse.Namespace) -> int:
     import iet
 
     registry = load_registry(arguments)
-    auditor = iet.Auditor(
-        registry,
-        level=arguments.level,
-        profile=arguments.profile,
-        tokenizer=tokenizers_of(arguments, registry),
-        published=arguments.published,
-    )
+    auditor = iet.Auditor(registry, tokenizer=tokenizers_of(arguments, registry), **audit_options(arguments))
     auditor.check(["a"], [None])  # a tokenizer that is not there is said before a client waits
     server(auditor).run("stdio")
     return 0

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pathlib
 import sys
+import typing
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
+from iet.audit.options import options
 from iet.bulk.places import is_uri
 from iet.errors import InputError
 from iet.marks.files import refuse_to_lose_keys
@@ -36,14 +39,53 @@ def add_registry(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_decoder(parser: argparse.ArgumentParser) -> None:
-    """Add the option --decoder."""
-    parser.add_argument(
-        "--decoder",
-        default="posterior",
-        choices=["posterior", "cusum", "window"],
-        help="(default: posterior)",
-    )
+def add_audit_options(parser: argparse.ArgumentParser, *names: str, **helps: str) -> None:
+    """Add the flags of the `AuditOptions` with these names, or of all that have one.
+
+    `helps`: texts that replace an option's own.
+    """
+    for name, (option, kind, default) in options().items():
+        if option.flag is None or (names and name not in names):
+            continue
+        more: dict[str, Any] = {"default": default, "metavar": option.metavar}
+        if kind is bool:
+            more = {"action": "store_false" if default else "store_true"}
+        elif typing.get_origin(kind) is typing.Literal:
+            more |= {"choices": typing.get_args(kind)}
+        elif option.lines_of_file:
+            more |= {"type": pathlib.Path}
+        elif kind in (int, float):
+            more |= {"type": kind}
+        elif name == "decoder_options":
+            more |= {"action": "append", "type": _name_and_value, "default": []}
+        elif name == "known_agents":
+            more |= {"action": "append"}
+        text = helps.get(name, option.help)
+        if isinstance(default, (int, float, str)) and kind is not bool and "(default" not in text:
+            text += f" (default: {default})"
+        parser.add_argument(option.flag, dest=name, help=text, **more)
+
+
+def audit_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the `AuditOptions` among the arguments, without the tokenizer."""
+    names = [name for name, (option, _, _) in options().items() if option.flag and hasattr(arguments, name)]
+    found = {name: getattr(arguments, name) for name in names}
+    if found.get("sessions") is not None:
+        found["sessions"] = read_sessions(found["sessions"])
+    if "decoder_options" in found:
+        found["decoder_options"] = dict(found["decoder_options"])
+    return found
+
+
+def _name_and_value(word: str) -> tuple[str, Any]:
+    """Return an option of a decoder, NAME=VALUE; the value is JSON, or else a string."""
+    name, equals, value = word.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"got {word!r:.80}, expected NAME=VALUE, such as min_segment=8")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def load_registry(arguments: argparse.Namespace) -> Any:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import pathlib
 from typing import Any
 
 from iet.cli.options import (
-    add_decoder,
+    add_audit_options,
     add_encoding,
     add_registry,
     add_tokenizer,
+    audit_options,
     load_registry,
-    read_sessions,
     tokenizers_of,
     whole,
 )
@@ -40,7 +39,6 @@ def add_auditing(audit: argparse.ArgumentParser) -> None:
         help="the file is the record of a conversation: chat messages, OpenTelemetry spans or Langfuse's"
         " observations (JSON, JSON lines); who wrote each message is recovered. iet check checks its names",
     )
-    audit.add_argument("--profile", help="id of the only profile to read (default: all)")
     audit.add_argument(
         "--span",
         action="append",
@@ -73,53 +71,7 @@ def add_auditing(audit: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="another one of an engine's scheme, such as vocab_size=32000; may be repeated",
     )
-    add_decoder(audit)
-    audit.add_argument("--model", help="causal language model to read with: folder or id; best the writers'")
-    audit.add_argument(
-        "--level",
-        type=float,
-        default=0.01,
-        help="share of unmarked texts in which an agent may be found, and highest error of a segment that is"
-        " attributed (default: 0.01)",
-    )
-    audit.add_argument(
-        "--attributed",
-        default="segment",
-        choices=["segment", "tokens"],
-        help="name whole segments, or only the words that are sure at the level (posterior only; default:"
-        " segment)",
-    )
-    audit.add_argument(
-        "--decoys",
-        type=int,
-        default=0,
-        help="take p-values from ranks among so many keys that nobody holds, at most 1000000 and at least"
-        " about the number of keys divided by the level (default: 0, from the null law)",
-    )
-    audit.add_argument(
-        "--known",
-        action="append",
-        metavar="NAME",
-        help="an agent who may have written the text; may be repeated (default: all of the registry)",
-    )
-    audit.add_argument(
-        "--published",
-        metavar="OUT.idx",
-        help="take what is in this index of published text (iet index) for no evidence: it can be quoted",
-    )
-    audit.add_argument(
-        "--as-copied",
-        action="store_true",
-        help="read the text also with what copying did undone (wrapped lines, quotation, escapes,"
-        " typography), and report the way with the surest evidence",
-    )
-    audit.add_argument(
-        "--sessions",
-        metavar="FILE",
-        type=pathlib.Path,
-        help="say in which of these sessions agents wrote: a file of ids, one a line",
-    )
-    audit.add_argument("--forced", action="store_true", help="give every token an agent, as the paper does")
+    add_audit_options(audit)
 
 
 def _span(value: str) -> tuple[int, int]:
@@ -132,7 +84,7 @@ def _span(value: str) -> tuple[int, int]:
 
 def check_reading(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """End with a usage error if options are given that do not go together."""
-    if arguments.forced and arguments.attributed == "tokens":
+    if not arguments.allow_unattributed and arguments.attributed == "tokens":
         parser.error("--forced names an agent for every token, --attributed tokens only where it is sure")
     if (arguments.as_copied or arguments.messages) and (arguments.span or arguments.skip):
         parser.error("--span and --skip do not go with --as-copied and --messages")
@@ -210,21 +162,8 @@ def auditor_of(arguments: argparse.Namespace, registry: Any) -> Any:
     """Return the auditor that the options describe."""
     import iet
 
-    return iet.Auditor(
-        registry,
-        arguments.decoder,
-        arguments.level,
-        not arguments.forced,
-        profile=arguments.profile,
-        tokenizer=tokenizers_of(arguments, registry) if arguments.scheme is None else None,
-        model=arguments.model,
-        decoys=arguments.decoys,
-        known_agents=arguments.known,
-        attributed=arguments.attributed,
-        published=arguments.published,
-        as_copied=arguments.as_copied,
-        sessions=None if arguments.sessions is None else read_sessions(arguments.sessions),
-    )
+    tokenizer = tokenizers_of(arguments, registry) if arguments.scheme is None else None
+    return iet.Auditor(registry, tokenizer=tokenizer, **audit_options(arguments))
 
 
 def read(arguments: argparse.Namespace, file: str) -> tuple[str, dict[str, Any]]:

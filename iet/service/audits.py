@@ -18,7 +18,7 @@ import pydantic
 
 from iet.audit import formats, traces
 from iet.audit.auditor import Auditor
-from iet.decoding import DECODERS
+from iet.audit.options import options
 from iet.errors import BackendUnavailable, IetError, InputError, TokenizerMismatch
 from iet.marks.published import MANIFEST, PublishedIndex
 from iet.marks.registry import Registry
@@ -38,15 +38,8 @@ AUDITORS = 16
 _OWN_TEXT = __doc__ * 4
 """What a worker reads once before it is ready, so that no client waits for loops to be compiled or loaded."""
 
-_OF_AUDITOR = (
-    "decoder",
-    "level",
-    "allow_unattributed",
-    "profile",
-    "decoys",
-    "known_agents",
-    "as_copied",
-)
+_OPTIONS = tuple(name for name, (option, _, _) in options().items() if option.http)
+"""Names of the options of an audit that a client may set."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,13 +204,7 @@ class Reader:
         return auditor.check_trace(_trace(asked.messages, {*auditor.agents, *asked.agents}), asked.agents)
 
     def _auditor(self, asked: AuditRequest) -> Auditor:
-        arguments: dict[str, Any] = {name: getattr(asked, name) for name in _OF_AUDITOR}
-        # Whatever else stood there would be an argument of Auditor: a path that this machine reads.
-        known = sorted({*DECODERS[asked.decoder].defaults} - {"level"})
-        for name in asked.options:
-            if name not in known:
-                raise InputError(f"options: got {name!r:.80}, decoder {asked.decoder!r} accepts {known}")
-        return self._kept(**{**asked.options, **arguments})
+        return self._kept(**{name: getattr(asked, name) for name in _OPTIONS})
 
     def _kept(self, **arguments: Any) -> Auditor:
         """Return the auditor with these arguments, made if it is not among those that were last used."""

@@ -77,4 +77,5 @@ def request(body: bytes, upload: Upload) -> AuditRequest:
     size = len(text.encode())
     if size > upload.limit:
         raise TooLong(f"body: got a document with {size:,} bytes of text, expected at most {upload.limit:,}")
-    return AuditRequest.model_construct(**dict(options), text=text)
+    found: AuditRequest = AuditRequest.model_construct(**dict(options), text=text)
+    return found

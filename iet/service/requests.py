@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import json
 import urllib.parse
-from typing import Any, Literal
+from typing import Any
 
 import pydantic
 
+from iet.audit.options import options
 from iet.errors import InputError
 
-MAX_DECOYS = 10_000
-"""Fewer than an `Auditor` takes: memory and time grow with them."""
-
 Option = float | int | str | bool | list[float] | None
+"""Value of an option of a decoder's own."""
 
 
-class AuditOptions(pydantic.BaseModel):
-    """How to read: the options of `iet.Auditor`, and of its method `audit`."""
+class _Reading(pydantic.BaseModel):
+    """What of a text is read, and what the answer holds: arguments of `Auditor.audit`, not of `Auditor`."""
 
     model_config = pydantic.ConfigDict(
         strict=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
     )
 
-    decoder: Literal["posterior", "cusum", "window"] = "posterior"
-    level: float = 0.01
-    allow_unattributed: bool = True
-    profile: str | None = None
-    decoys: int = pydantic.Field(0, ge=0, le=MAX_DECOYS)
-    known_agents: list[str] | None = None
-    as_copied: bool = pydantic.Field(False, description="Read the text also as before it was copied.")
-    options: dict[str, Option] = pydantic.Field({}, description="The decoder's own.")
     spans: list[tuple[int, int]] | None = pydantic.Field(None, description="[start, end) of what to read.")
     skip: list[tuple[int, int]] | None = pydantic.Field(None, description="[start, end) of what not to read.")
     boundaries: list[int] | None = pydantic.Field(
@@ -39,7 +30,25 @@ class AuditOptions(pydantic.BaseModel):
     include_text: bool = pydantic.Field(True, description="False: the answer holds the text's digest alone.")
 
 
-class AuditRequest(AuditOptions):
+def _fields() -> dict[str, Any]:
+    """Return the options of `iet.AuditOptions` that a client may set, as fields of pydantic."""
+    kinds: dict[str, Any] = {
+        **dict.fromkeys(("known_agents", "sessions"), list[str] | None),
+        "decoder_options": dict[str, Option] | None,
+    }
+    fields = {}
+    for name, (option, kind, default) in options().items():
+        if option.http:
+            field = pydantic.Field(default, description=option.help, le=option.http_maximum)
+            fields[name] = kinds.get(name, kind), field
+    return fields
+
+
+AuditParameters: Any = pydantic.create_model("AuditParameters", __base__=_Reading, **_fields())
+"""How to read a text: the options of an audit that a client may set."""
+
+
+class AuditRequest(AuditParameters):  # type: ignore[misc]
     """One text, token ids or messages, and how to read them."""
 
     text: str | None = None
@@ -66,7 +75,7 @@ class Named(pydantic.BaseModel):
 class CheckRequest(pydantic.BaseModel):
     """A conversation whose messages name agents, to be told whether they wrote them (`iet.Auditor.check`)."""
 
-    model_config = AuditOptions.model_config
+    model_config = _Reading.model_config
 
     messages: Any = pydantic.Field(description="As for an audit; names are claims.")
     agents: dict[str, str] = pydantic.Field(
@@ -77,14 +86,14 @@ class CheckRequest(pydantic.BaseModel):
     known_agents: list[str] | None = None
 
 
-_STRINGS = ("decoder", "profile")
+_STRINGS = ("decoder", "profile", "attributed")
 
 
-def of_query(query: str) -> AuditOptions:
-    """Return the options that a query holds: `level=0.05&decoder=cusum&known_agents=["planner"]`.
+def of_query(query: str) -> Any:
+    """Return the `AuditParameters` of a query: `level=0.05&decoder=cusum&known_agents=["planner"]`.
 
     Args:
-        query: of a URL, as it came. Values are JSON, but those of `decoder` and `profile` stand as they are.
+        query: of a URL, as it came. Values are JSON, except those of `decoder`, `profile` and `attributed`.
 
     Raises:
         InputError: it is no query, names an option twice, or has a value that is no JSON.
@@ -102,12 +111,12 @@ def of_query(query: str) -> AuditOptions:
             given[name] = value if name in _STRINGS else json.loads(value)
         except (ValueError, RecursionError):
             raise InputError(f"query: got {name!r:.80} whose value is no JSON, expected JSON") from None
-    return AuditOptions.model_validate_json(json.dumps(given))
+    return AuditParameters.model_validate_json(json.dumps(given))
 
 
 def parameters() -> list[dict[str, Any]]:
     """Return what OpenAPI says of such a query."""
-    described = AuditOptions.model_json_schema()["properties"]
+    described = AuditParameters.model_json_schema()["properties"]
     return [
         {"name": name, "in": "query", "description": schema.pop("description", ""), **_form(name, schema)}
         for name, schema in described.items()

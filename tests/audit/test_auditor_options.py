@@ -148,7 +148,9 @@ def test_neither_report_nor_auditor_shows_a_secret(tmp_path: pathlib.Path) -> No
 def test_copies_of_an_auditor_find_the_same(tmp_path: pathlib.Path) -> None:
     registry = team()
     registry.save(tmp_path / "team.json")
-    auditor = iet.Auditor(registry, "window", 0.05, False, tokenizer=WORD_TOKENIZER, window=32)
+    auditor = iet.Auditor(
+        registry, "window", level=0.05, allow_unattributed=False, tokenizer=WORD_TOKENIZER, window=32
+    )
     expected = auditor.audit(TEXT).to_dict()
     for again in (copy.deepcopy(auditor), pickle.loads(pickle.dumps(auditor))):
         assert again.audit(TEXT).to_dict() == expected

@@ -145,7 +145,7 @@ def test_few_keys_are_read_together_and_many_one_by_one(registry: Registry, text
 
 def test_of_unmarked_texts_few_have_a_session() -> None:
     registry, level, tries = teams.team(vocab_size=5000, family="gumbel"), 0.2, 200
-    auditor = iet.Auditor(registry, "cusum", level, sessions=[f"s{i}" for i in range(60)])
+    auditor = iet.Auditor(registry, "cusum", level=level, sessions=[f"s{i}" for i in range(60)])
     hits = 0
     for seed in range(tries):
         report = auditor.audit(token_ids=np.random.default_rng(seed).integers(0, 5000, 200))

@@ -259,7 +259,7 @@ def test_another_configuration_is_refused_and_named(
     other.add("stranger")
     cases: list[tuple[Auditor, dict[str, Any], str]] = [
         (Auditor(registry), {}, 'auditor.decoder: was "cusum", is "posterior"'),
-        (Auditor(registry, "cusum", 0.05), {}, "auditor.level: was 0.01, is 0.05"),
+        (Auditor(registry, "cusum", level=0.05), {}, "auditor.level: was 0.01, is 0.05"),
         (Auditor(registry, "cusum", tau=0.2), {}, "auditor.options.tau: was null, is 0.2"),
         (Auditor(other, "cusum"), {}, "auditor.registry_digest: was"),
         (auditor, {"chunk_rows": 2}, "chunk_rows: was 1, is 2"),

@@ -68,7 +68,7 @@ def test_options_stand_in_the_query(service: Running, registry: pathlib.Path) ->
         "level": 0.05,
         "known_agents": ["planner", "critic"],
         "decoys": 100,
-        "options": {"step": 8},
+        "decoder_options": {"step": 8},
     }
     query = urllib.parse.urlencode(
         {name: value if name == "decoder" else json.dumps(value) for name, value in given.items()}
@@ -101,8 +101,8 @@ def test_options_stand_in_the_query(service: Running, registry: pathlib.Path) ->
         ("decoder=%ff", "query: expected name=value"),
         ("decoder", "query: expected name=value"),
         ("decoys=" + "9" * 5000, "query: got 'decoys' whose value is no JSON"),
-        ("options=" + "[" * 5000, "query: got 'options' whose value is no JSON"),
-        ("options={%22tokenizer%22:%22/etc/passwd%22}", "options: got 'tokenizer'"),
+        ("decoder_options=" + "[" * 5000, "query: got 'decoder_options' whose value is no JSON"),
+        ("decoder_options={%22tokenizer%22:%22/etc/passwd%22}", "options: got 'tokenizer'"),
         ("spans=[[0,99999999]]", "spans: got (0, 99999999)"),
     ],
     ids=range(14),

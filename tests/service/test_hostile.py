@@ -75,7 +75,7 @@ def another_client(
 
 
 def deep(depth: int) -> bytes:
-    return b'{"options": ' + b"[" * depth + b"]" * depth + b', "text": "a"}'
+    return b'{"decoder_options": ' + b"[" * depth + b"]" * depth + b', "text": "a"}'
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,13 @@ def deep(depth: int) -> bytes:
         (b'{"messages": [null]}', {422}),
         (json.dumps({"text": "a", **{f"key{i}": i for i in range(100_000)}}).encode()[: 1 << 20], {400, 422}),
         (json.dumps({"text": "a", **{f"k{i}": 1 for i in range(80_000)}}).encode(), {422}),
-        (json.dumps({"text": "a", "options": {f"k{i}": 1 for i in range(80_000)}}).encode(), {422}),
+        (json.dumps({"text": "a", "decoder_options": {f"k{i}": 1 for i in range(80_000)}}).encode(), {422}),
         (b'{"text": "a", ' + b'"level": 0.1, ' * 50_000 + b'"level": 0.2}', {200, 422}),
         (json.dumps({"text": "a", "known_agents": ["x" * 1000] * 900}).encode(), {422}),
-        (json.dumps({"text": "a", "options": {"mean_segment": 1e308, "x" * 9999: -1}}).encode(), {422}),
+        (
+            json.dumps({"text": "a", "decoder_options": {"mean_segment": 1e308, "x" * 9999: -1}}).encode(),
+            {422},
+        ),
         (json.dumps({"text": "\u202e\u0301" * 50_000}).encode(), {200}),
         (json.dumps({"text": "\U000e0041" * 50_000}).encode(), {200}),
         (json.dumps({"text": "w1 " * 100_000}).encode(), {200}),
@@ -154,16 +157,16 @@ def test_bodies(service: Running, body: bytes, statuses: set[int]) -> None:
         ({"text": "w1", "known_agents": []}, "known_agents"),
         ({"text": "w1", "known_agents": ["planner\0"]}, "known_agents"),
         ({"text": "w1", "level": 0}, "level"),
-        ({"text": "w1", "options": {"step": 5}}, "step"),
-        ({"text": "w1", "options": {"min_segment": -1}}, "min_segment"),
-        ({"text": "w1", "options": {"mean_segment": 1e308, "min_segment": 10**9}}, ""),
-        ({"text": "w1", "decoder": "window", "options": {"window": 10**18}}, ""),
-        ({"text": "w1", "decoder": "window", "options": {"step": 0}}, "step"),
+        ({"text": "w1", "decoder_options": {"step": 5}}, "step"),
+        ({"text": "w1", "decoder_options": {"min_segment": -1}}, "min_segment"),
+        ({"text": "w1", "decoder_options": {"mean_segment": 1e308, "min_segment": 10**9}}, ""),
+        ({"text": "w1", "decoder": "window", "decoder_options": {"window": 10**18}}, ""),
+        ({"text": "w1", "decoder": "window", "decoder_options": {"step": 0}}, "step"),
         ({"text": "w1", "published": "/etc"}, "published: Extra inputs"),
         ({"text": "w1", "registry": "/etc/passwd"}, "registry: Extra inputs"),
         ({"text": "w1", "id": {"a": 1}}, "id"),
     ],
-    ids=range(23),
+    ids=range(22),
 )
 def test_what_contradicts_itself(service: Running, asked: dict[str, object], said: str) -> None:
     reply = service.audit(**asked)

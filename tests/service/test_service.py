@@ -45,7 +45,7 @@ def auditor(registry: pathlib.Path) -> iet.Auditor:
         {"decoder": "window", "allow_unattributed": False},
         {"known_agents": ["planner", "critic"], "decoys": 400},
         {"as_copied": True},
-        {"options": {"mean_segment": 100.0, "min_segment": 4}},
+        {"decoder_options": {"mean_segment": 100.0, "min_segment": 4}},
     ],
 )
 def test_a_report_is_that_of_an_auditor(
@@ -53,8 +53,8 @@ def test_a_report_is_that_of_an_auditor(
 ) -> None:
     reply = service.audit(text=TEXT, **asked)
     assert (reply.status, reply.headers["content-type"]) == (200, JSON)
-    options = asked.get("options", {})
-    direct = {name: value for name, value in asked.items() if name != "options"}
+    options = asked.get("decoder_options", {})
+    direct = {name: value for name, value in asked.items() if name != "decoder_options"}
     expected = iet.Auditor(iet.Registry.load(registry), **direct, **options).audit(TEXT)
     assert reply.json == json.loads(expected.to_json())
     jsonschema.validate(
@@ -164,10 +164,14 @@ def test_the_page_is_given_to_who_prefers_it(service: Running, auditor: iet.Audi
         ({"text": "a", "known_agents": ["nobody"]}, 422, "known_agents: got 'nobody'"),
         ({"text": "a", "profile": "x"}, 422, "profile"),
         ({"text": "a", "spans": [[0, 9]]}, 422, "spans: got (0, 9)"),
-        ({"text": "a", "options": {"model": "/etc/passwd"}}, 422, "options: got 'model'"),
-        ({"text": "a", "options": {"tokenizer": "/etc/passwd"}}, 422, "options: got 'tokenizer'"),
-        ({"text": "a", "options": {"level": 0.5}, "decoder": "cusum"}, 422, "options: got 'level'"),
-        ({"text": "a", "options": {"mean_segment": "x"}}, 422, "mean_segment: got 'x'"),
+        ({"text": "a", "decoder_options": {"model": "/etc/passwd"}}, 422, "options: got 'model'"),
+        ({"text": "a", "decoder_options": {"tokenizer": "/etc/passwd"}}, 422, "options: got 'tokenizer'"),
+        (
+            {"text": "a", "decoder_options": {"level": 0.5}, "decoder": "cusum"},
+            422,
+            "decoder_options: got 'level'",
+        ),
+        ({"text": "a", "decoder_options": {"mean_segment": "x"}}, 422, "mean_segment: got 'x'"),
         ({"token_ids": [2**70]}, 422, "token_ids"),
         ({"messages": []}, 422, "messages: got a list of 0, expected chat messages"),
         ({"messages": [{"role": 7, "content": "a"}]}, 422, "messages: got a list of 1, first an object with"),
@@ -280,7 +284,7 @@ def test_openapi_describes_what_is_taken_and_given(service: Running) -> None:
     schemas = described["components"]["schemas"]
     assert described["paths"]["/v1/audit"]["post"]["security"] == [{"HTTPBearer": []}]
     schema = {"$ref": "#/components/schemas/AuditRequest", "components": described["components"]}
-    jsonschema.validate({"text": "a", "spans": [[0, 1]], "options": {"block": 3}}, schema)
+    jsonschema.validate({"text": "a", "spans": [[0, 1]], "decoder_options": {"block": 3}}, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"text": "a", "levl": 1}, schema)
     jsonschema.validate(service.audit(text=TEXT).json, schemas["Report"])
