@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import pathlib
 import subprocess
@@ -43,6 +44,23 @@ def entry_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
+NAMES = {"fourier", "gumbel", "posterior", "cusum", "window"}
+"""Names of families and decoders, which only `iet/marks/families.py` and `iet/decoding/` compare."""
+
+
+def compared_names(root: pathlib.Path) -> Iterator[str]:
+    """Everything outside of a family's or a decoder's own object that depends on its name."""
+    for path in sorted((root / "iet").rglob("*.py")):
+        place = path.relative_to(root / "iet")
+        if place.parts[0] == "decoding" or place == pathlib.Path("marks", "families.py"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Compare):
+                constants = {c.value for c in ast.walk(node) if isinstance(c, ast.Constant)}
+                if constants & NAMES:
+                    yield f"{place}, line {node.lineno}: compares {sorted(constants & NAMES)}"
+
+
 def violations(root: pathlib.Path) -> Iterator[str]:
     """Everything in a checkout that is against the rules."""
     known = house.modules(root)
@@ -56,6 +74,7 @@ def violations(root: pathlib.Path) -> Iterator[str]:
             inside = theirs != "tests" or (ours == "tests" and entry_of(imported) in ("support", "vectors"))
         if not inside:
             yield f"{importer} imports {imported}"
+    yield from compared_names(root)
     for circle in house.circles(edges):
         yield f"a circle of {len(circle)}: {circle[0]} and others"
     entries = house.rooms(root)
@@ -115,6 +134,11 @@ def test_the_tree_keeps_its_rules() -> None:
         ({"iet/audit/plan.py": '"""Long."""\n' * 501}, "iet/audit/plan.py is above 500 lines"),
         ({"iet/audit/plan.py": '"""Long: one file because it is."""\n' + "x = 1\n" * 500}, None),
         ({"csrc/cpu/base.h": ""}, "csrc/cpu/base.h does not say what it holds"),
+        (
+            {"iet/audit/plan.py": "def f(x):\n    return x in ('gumbel', 'a')"},
+            "audit/plan.py, line 2: compares ['gumbel']",
+        ),
+        ({"iet/decoding/fit.py": "x = 'posterior' == 'a'"}, None),
     ],
 )
 def test_what_is_against_the_rules_is_found(

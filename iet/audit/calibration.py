@@ -187,7 +187,7 @@ def power_table(rows: Sequence[Power]) -> str:
 
 def family_name(row: Power) -> str:
     """Return the family and κ of a row as the tables show them."""
-    return row.family if row.family == "gumbel" else f"{row.family}, {row.kappa:g}"
+    return row.family if FAMILIES[row.family].chooses else f"{row.family}, {row.kappa:g}"
 
 
 def tokens_needed(count: int | None, most: int) -> str:
@@ -206,7 +206,7 @@ def marked_scores(
     # Sixteen draws from each distribution; arrays are large, so that each is worked on where it lies.
     logits = (_slope(nats, rng) * rng.normal(size=(draws // 16, _CANDIDATES)))[:, None]
     shape = draws // 16, 16, _CANDIDATES
-    if family == "gumbel":
+    if FAMILIES[family].chooses:
         certain = rng.exponential(size=draws)
         noise = rng.random(shape)
         tilted = _log_of_exponential(noise.copy())
@@ -271,7 +271,7 @@ def _tokens_needed(
 def _log_p(pool: Float64s, family: str, tokens: int, texts: int, rng: np.random.Generator) -> Float64s:
     """Return the log p-values of the key that wrote texts of so many tokens, [texts]."""
     scores = pool[rng.integers(0, len(pool), (tokens, texts))]
-    if family == "gumbel":
+    if FAMILIES[family].chooses:
         is_free = rng.random(scores.shape) < FREE_RATE
         is_free[:FREE_FIRST] = True
         scores = np.where(is_free, rng.exponential(size=scores.shape), scores)

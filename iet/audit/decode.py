@@ -16,8 +16,7 @@ from iet.audit.alignment import Axis
 from iet.audit.plan import Plan, ProfileReader
 from iet.audit.scoring import Columns, owners_of
 from iet.audit.texts import Reading
-from iet.decoding import DECODERS, Scored, Segmentation
-from iet.decoding.cusum import CusumParameters, cusum_labels
+from iet.decoding import Scored, Segmentation
 from iet.decoding.fit import log_ratios
 from iet.decoding.pieces import piece_posterior, piece_ratios
 from iet.decoding.posterior import evidence_weight
@@ -58,23 +57,22 @@ def decode(
     lengths: Int64s = _NOWHERE,
 ) -> Decoded:
     """Decode what is read in the tokens of one profile; before `cuts` [L], `lengths` [L] are left out."""
-    if plan.options.decoder == "cusum" and len(reading.ends) > 1:  # all texts in one call
-        family, options = columns.keys.profile.family, plan.options.decoding
-        parameters = CusumParameters.of(options, family, allow_unattributed, len(columns.keys))
-        labels = cusum_labels(columns.scores, reading.scored, reading.starts, reading.ends, parameters)
-        return Decoded(labels)
+    decoder, options = plan.decoder, plan.options.decoding
+    if decoder.decode_many is not None and len(reading.ends) > 1:
+        family = columns.keys.profile.family
+        texts = columns.scores, reading.scored, reading.starts, reading.ends
+        return Decoded(decoder.decode_many(*texts, family, options, allow_unattributed))
     labels, found = np.full(len(reading), -1, np.int32), []
-    options = plan.options.decoding
-    if columns.chosen is not None and plan.options.decoder == "posterior" and options.strengths is not None:
+    if columns.chosen is not None and decoder.has_posterior and options.strengths is not None:
         strengths = np.asarray(options.strengths)[columns.chosen]
         options = dataclasses.replace(options, strengths=strengths)
     for d in range(len(reading.ends)):
         text = _text(plan, columns, reading, d)
         # The other decoders know no hand-overs, and would count the padding as text.
-        if plan.options.decoder == "posterior" and len(cuts):
+        if decoder.has_posterior and len(cuts):
             each = _decode_padded(plan, text, options, allow_unattributed, cuts, lengths)
         else:
-            each = DECODERS[plan.options.decoder].decode(text, options, allow_unattributed)
+            each = decoder.decode(text, options, allow_unattributed)
         labels[reading.inside(d)] = each.token_agents
         found.append(each)
     return _gathered(labels, found)
@@ -95,7 +93,7 @@ def _text(plan: Plan, columns: Columns, reading: Reading, text: int) -> Scored:
         values = columns.read[text].values
         values = values if reading.places is None else values[reading.places]
     # How well the text foretells a token hardly matters where κ bounds what the mark can do.
-    elif plan.options.decoder == "posterior" and family.name == "gumbel":
+    elif plan.decoder.has_posterior and family.chooses:
         weights = reading.novelty(text)
     return Scored(
         values,
@@ -151,7 +149,7 @@ def _decode_padded(
         pairs=None if text.pairs is None else widened(text.pairs, -1),
         weights=None if text.weights is None else widened(text.weights, 1),
     )
-    found = DECODERS[plan.options.decoder].decode(wide, options, allow_unattributed)
+    found = plan.decoder.decode(wide, options, allow_unattributed)
     posterior = None if found.posterior is None else found.posterior[places]
     return Segmentation(found.token_agents[places], posterior, found.strengths)
 
@@ -192,7 +190,7 @@ def decode_together(
     if len(cuts):
         found = _decode_padded(plan, text, options, allow, cuts, lengths)
     else:
-        found = DECODERS[plan.options.decoder].decode(text, options, allow)
+        found = plan.decoder.decode(text, options, allow)
     return dataclasses.replace(_gathered(found.token_agents, [found]), strengths=(np.concatenate(strengths),))
 
 
@@ -224,7 +222,7 @@ def spans_of(labels: Int32s, owners: Int64s, starts: Int64s, ends: Int64s, cuts:
 def name_pieces(plan: Plan, axis: Axis, pieces: Int64s) -> tuple[tuple[Columns, ...], Decoded, Spans]:
     """Score and name the pieces [S, 2] of a text, whose boundaries are known."""
     options, nobody = plan.options, 0.0
-    if options.decoder == "posterior" and options.allow_unattributed:
+    if plan.decoder.has_posterior and options.allow_unattributed:
         nobody = options.decoding.nobody
     weighed = [
         _weigh(plan, reader, reading, _edges(reading.origins, pieces), nobody)
@@ -245,7 +243,7 @@ def name_pieces(plan: Plan, axis: Axis, pieces: Int64s) -> tuple[tuple[Columns, 
     edges = _edges(axis.origins, pieces)
     lengths, labels = np.diff(edges), np.searchsorted(looked_at, best)
     posteriors = strengths = None
-    if plan.options.decoder == "posterior":
+    if plan.decoder.has_posterior:
         shares = np.concatenate([plan.share_of(reader) * reader.shares for reader in plan.readers])
         posterior = piece_posterior(ratios, nobody, shares)[:, looked_at].astype(np.float32)
         posteriors = (np.repeat(posterior, lengths, axis=0),)
@@ -261,10 +259,10 @@ def _weigh(
     """Return how well each key explains each piece [S, K], and the strengths [K] behind it, if any."""
     # A pair counts once, or every time for the decoders that know no repeats.
     counted = reading.scored
-    if plan.options.decoder == "posterior" and plan.options.decoding.repeats != "count":
+    if plan.decoder.has_posterior and plan.options.decoding.repeats != "count":
         counted = counted & ~reading.repeated
     sums = reading.sums(edges, reader.keys, counted)
-    if plan.options.decoder != "posterior":
+    if not plan.decoder.has_posterior:
         return sums, None
     counts = np.diff(np.append(0, np.cumsum(counted))[edges]).astype(np.float64)
     # To these agents the pieces of other profiles' agents are nobody's; each one's prior is the same.

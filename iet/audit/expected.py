@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iet.errors import InputError, check_number
+from iet.marks.families import FAMILIES
 from iet.native.arrays import Float64s
 
 FIGURES = {"token_accuracy": "TokenAcc", "iou": "IoU", "coverage": "coverage"}
@@ -134,13 +135,12 @@ def advice(rows: Sequence[Expected]) -> str:
         return "One family was asked for: nothing is compared."
     if len(known) < len(rows):
         return "No advice: not every family lies inside of what was measured."
-    (first, second), note = known[:2], "(it takes sampling: for greedy decoding take fourier)"
+    (first, second), note = known[:2], " (it takes sampling: for greedy decoding take fourier)"
     if first.token_accuracy is None or second.token_accuracy is None:
         return ""
     lead = first.token_accuracy[0] - second.token_accuracy[0]
-    take = (
-        f"Take {first.family}{' ' + note if first.family == 'gumbel' else ''}: TokenAcc higher by {lead:.2f}"
-    )
+    note = note if FAMILIES[first.family].chooses else ""
+    take = f"Take {first.family}{note}: TokenAcc higher by {lead:.2f}"
     if first.token_accuracy[1] > second.token_accuracy[2]:
         return f"{take}, beyond both intervals."
     return f"{take}, though the intervals overlap."
@@ -158,7 +158,8 @@ def plan_table(rows: Sequence[Expected]) -> str:
     for row in rows:
         found = [getattr(row, name) for name in FIGURES]
         cells = ["not measured" if x is None else f"{x[0]:.2f} ({x[1]:.2f} to {x[2]:.2f})" for x in found]
-        name = "fourier, κ 0.8" if row.family == "fourier" else row.family
+        family = FAMILIES[row.family]
+        name = family.name if family.chooses else f"{family.name}, κ {family.kappa:g}"
         lines.append(f"| {name} | {row.nats:.3g} | " + " | ".join(cells) + " |")
     notes = [
         f"{row.family}: outside of what was measured: {'; '.join(row.outside)}" for row in rows if row.outside

@@ -213,16 +213,16 @@ class LanguageModel:
         if scored.shape != ids.shape:
             raise ShapeError("scored", got=list(scored.shape), expected=list(ids.shape))
         scheme, family, vocab_size = keys.profile.scheme, keys.profile.family, keys.profile.vocab_size
-        gumbel = family.name == "gumbel"
+        chooses = family.chooses
         predictions = self._predictions(ids, vocab_size)
         first = list(_take(predictions, FITTED_TOKENS))
         column = self._fit_temperature(first, vocab_size)
         temperature = self._temperatures[column]
         kappa = scheme.kappa / (temperature if scheme.placement == "raw" else 1.0)
-        at_chance = float(np.exp(family.log_mgf(kappa))) if not gumbel else 1.0
+        at_chance = float(np.exp(family.log_mgf(kappa))) if not chooses else 1.0
         chances = np.full(len(ids), 1.0 / vocab_size)
-        tilts = np.ones((len(ids), len(keys))) if not gumbel else np.empty(0)
-        choices = np.zeros((len(ids), len(keys), len(SPREADS)), np.float32) if gumbel else None
+        tilts = np.ones((len(ids), len(keys))) if not chooses else np.empty(0)
+        choices = np.zeros((len(ids), len(keys), len(SPREADS)), np.float32) if chooses else None
         for some in itertools.chain(first, predictions):
             here = slice(some.start, some.start + len(some.chosen))
             chances[here] = np.exp(some.chosen / temperature - some.log_sums[:, column])
@@ -236,7 +236,7 @@ class LanguageModel:
         given = np.stack([chances, np.full(len(ids), 1.0 / vocab_size), *(e.hits for e in echoes)])
         weights = mixture_weights(given, np.sum([e.seen for e in echoes], axis=0), scored)
         q = (weights * given).sum(axis=0)
-        if gumbel:
+        if chooses:
             values = gumbel_log_ratios(scores, q, scored, choices)
         else:
             tilts *= weights[0][:, None]

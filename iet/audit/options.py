@@ -196,7 +196,7 @@ class AuditOptions:
         check_number("decoys", self.decoys, 0, MAX_DECOYS)
         if self.attributed not in ("segment", "tokens"):
             raise InputError(f"attributed: got {self.attributed!r}, expected 'segment' or 'tokens'")
-        posterior = self.decoder == "posterior"
+        posterior = DECODERS[self.decoder].has_posterior
         if self.attributed == "tokens" and not posterior:
             raise InputError(
                 f"attributed: got 'tokens' and decoder {self.decoder!r}, expected 'posterior', which knows"

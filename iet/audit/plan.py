@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from iet.audit.copied import MOST_WAYS, Restored, restored
 from iet.audit.language_model import LanguageModel
 from iet.audit.options import MAX_DECOYS, AuditOptions
+from iet.decoding import DECODERS, Decoder
 from iet.errors import InputError, RegistryError
 from iet.kernels import check_token_ids
 from iet.marks.families import FEWEST_VALUES, few_values
@@ -137,6 +138,11 @@ class Plan:
         return plan
 
     @property
+    def decoder(self) -> Decoder:
+        """The decoder that the options name."""
+        return DECODERS[self.options.decoder]
+
+    @property
     def sessions(self) -> tuple[str, ...]:
         """Ids of the sessions whose keys are read beside the agents' own."""
         return tuple(self.options.sessions or ())
@@ -162,7 +168,7 @@ class Plan:
             )
         ids = [reader.keys.profile.id for reader in self.readers]
         strengths = options.decoder_options.get("strengths")
-        if self.several and (options.decoder != "posterior" or strengths is not None):
+        if self.several and (not self.decoder.has_posterior or strengths is not None):
             raise InputError(
                 f"registry: its agents have {len(ids)} profiles, which only the decoder 'posterior' reads"
                 f" together, with strengths of its own; name one of them (profile=): {ids}"

@@ -47,6 +47,10 @@ def extents(found: Attribution, texts: Sequence[str]) -> Int64s:
     return np.stack([lows, highs], axis=1)
 
 
+_SIZES = ("window", "step")
+"""Options of a decoder that also size the windows of the transition graph."""
+
+
 def report(found: Attribution, text: str | None) -> Report:
     """Return the report of a single text."""
     plan, axis, parts = found.plan, found.axis, found.parts
@@ -69,9 +73,8 @@ def report(found: Attribution, text: str | None) -> Report:
         gone = axis.tokens_between(parts) if tokens else None
         segments = _with_left_out(segments, parts, gone, text is not None)
     decided = np.where(attributed, guesses, -1).astype(np.int32)
-    sizes = {
-        name: value for name, value in plan.options.decoder_options.items() if name in ("window", "step")
-    }
+    own = plan.options.decoder_options
+    sizes = {name: own[name] for name in _SIZES if name in own}
     scores = _window_scores(found, sizes)
     observed = transitions(_named_whole(spans, attributed, within), scores, **sizes)
     passed = [passage.start for passage in observed.observed]

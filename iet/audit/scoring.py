@@ -11,7 +11,7 @@ import numpy as np
 from iet.audit.language_model import LogRatios
 from iet.audit.plan import Plan, ProfileReader
 from iet.audit.texts import Reading
-from iet.decoding import DECODERS, log_activity
+from iet.decoding import log_activity
 from iet.decoding.activity import evidence_blocks_of
 from iet.decoding.candidates import sum_activity
 from iet.kernels import score_tokens
@@ -81,7 +81,7 @@ def _candidates(plan: Plan, reading: Reading, keys: Keys, activity: Float64s) ->
     """Return the columns of the keys that the decoder has to look at token by token."""
     if not len(reading):
         return np.zeros(1, np.int64)
-    return DECODERS[plan.options.decoder].candidates(
+    return plan.decoder.candidates(
         functools.partial(_sums, reading, keys),
         len(keys),
         keys.profile.family,

@@ -20,6 +20,7 @@ from iet.cli.options import (
 )
 from iet.cli.progress import progress
 from iet.errors import InputError
+from iet.marks.families import FAMILIES
 from iet.marks.files import kind_of_keys, write_file
 
 _READING = "reading the tokenizer"
@@ -149,8 +150,10 @@ def _profile(arguments: argparse.Namespace) -> dict[str, Any]:
     import iet
     from iet.marks.tokenizer import Tokenizer
 
-    if arguments.family == "gumbel" and arguments.kappa is not None:
-        raise InputError(f"--kappa: got {arguments.kappa:g}, expected none: family gumbel has no strength")
+    if FAMILIES[arguments.family].chooses and arguments.kappa is not None:
+        raise InputError(
+            f"--kappa: got {arguments.kappa:g}, expected none: family {arguments.family} has no strength"
+        )
     if arguments.tokenizer is None and arguments.vocab_size is None:
         raise InputError("--tokenizer, --vocab-size: got neither, expected at least one")
     tokenizer = None if arguments.tokenizer is None else Tokenizer(arguments.tokenizer)

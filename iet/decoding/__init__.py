@@ -12,7 +12,7 @@ import numpy.typing as npt
 from iet.decoding.activity import log_activity
 from iet.decoding.candidates import SpanSums, posterior_candidates, window_candidates
 from iet.decoding.chain import boundary_intervals, forward_backward
-from iet.decoding.cusum import CusumOptions, cusum, cusum_decode, refine, smooth
+from iet.decoding.cusum import CusumOptions, cusum, cusum_decode, cusum_decode_many, refine, smooth
 from iet.decoding.fit import fit
 from iet.decoding.posterior import PosteriorOptions, posterior_decode
 from iet.decoding.segmentation import (
@@ -29,7 +29,7 @@ from iet.decoding.shares import share_intervals
 from iet.decoding.windows import WindowOptions, column_summary, margin, span_sums, window_decode, windows
 from iet.errors import InputError, ShapeError, check_number
 from iet.marks.families import FAMILIES, Family
-from iet.native.arrays import Bools, Float64s, Int64s
+from iet.native.arrays import Bools, Float64s, Int32s, Int64s
 
 __all__ = [
     "DECODERS",
@@ -67,12 +67,18 @@ class Decoder(NamedTuple):
         candidates: (sums_of, agents, family, scored, repeated, activity, options) -> columns [C], see
             `candidates`.
         of_each_text: names of options of `decode` that belong to one text: attributes of `Scored`.
+        has_posterior: whether it has a null state, and so the posterior of every agent at every token. Such a
+            decoder weighs tokens, takes log-likelihood ratios, and joins the tokens of several profiles.
+        decode_many: (scores, scored, starts, ends, family, options, allow_unattributed) -> labels int32 [N]
+            of all texts; None: texts are decoded one by one.
     """
 
     options: Callable[..., Any]
     decode: Callable[[Scored, Any, bool], Segmentation]
     candidates: Callable[..., Int64s]
     of_each_text: tuple[str, ...] = ()
+    has_posterior: bool = False
+    decode_many: Callable[..., Int32s] | None = None
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -81,8 +87,8 @@ class Decoder(NamedTuple):
 
 
 DECODERS: Mapping[str, Decoder] = {
-    "posterior": Decoder(PosteriorOptions, posterior_decode, posterior_candidates, ("weights",)),
-    "cusum": Decoder(CusumOptions, cusum_decode, window_candidates),
+    "posterior": Decoder(PosteriorOptions, posterior_decode, posterior_candidates, ("weights",), True),
+    "cusum": Decoder(CusumOptions, cusum_decode, window_candidates, decode_many=cusum_decode_many),
     "window": Decoder(WindowOptions, window_decode, window_candidates),
 }
 """Name -> decoder."""
@@ -165,7 +171,7 @@ def decode(
         weights,
     )
     if log_ratios is not None:
-        if decoder != "posterior":
+        if not _decoder(decoder).has_posterior:
             raise InputError(f"log_ratios: got decoder {decoder!r}, expected 'posterior', which reads them")
         if chosen.strengths is not None:
             raise InputError(

@@ -322,6 +322,20 @@ def _labels_njit(x: Scores, scored: Bools, f: Float64s, parameters: CusumParamet
         begin = end
 
 
+def cusum_decode_many(
+    scores: Scores,
+    scored: Bools,
+    starts: Int64s,
+    ends: Int64s,
+    family: Family,
+    options: CusumOptions,
+    allow_unattributed: bool,
+) -> Int32s:
+    """Return the labels that `cusum_decode` gives each of D texts; see `cusum_labels`."""
+    parameters = CusumParameters.of(options, family, allow_unattributed, scores.shape[1])
+    return cusum_labels(scores, scored, starts, ends, parameters)
+
+
 def cusum_labels(
     scores: Scores, scored: Bools, starts: Int64s, ends: Int64s, parameters: CusumParameters
 ) -> Int32s:

@@ -308,12 +308,12 @@ def evidence_weight(text: Scored, repeats: str, places: Int64s | slice = slice(N
 
     Of the text that the tokens at `places` make.
     """
-    gumbel = text.family is not None and text.family.name == "gumbel"
-    if gumbel and text.pairs is not None:
+    chooses = text.family is not None and text.family.chooses
+    if chooses and text.pairs is not None:
         weights = fresh_weights(text.pairs[places])
-    elif text.family is None or (repeats == "count" and not gumbel):
+    elif text.family is None or (repeats == "count" and not chooses):
         weights = text.scored[places].astype(np.float32)
-    elif gumbel or repeats == "drop" or text.pairs is None:
+    elif chooses or repeats == "drop" or text.pairs is None:
         weights = (text.scored[places] & ~text.repeated[places]).astype(np.float32)
     else:
         weights = shared_weights(text.pairs[places])

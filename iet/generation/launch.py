@@ -121,10 +121,10 @@ def _vllm_options(
     """Return whether the family and the runner support the options."""
     checks = []
     for profile in profiles:
-        if profile.scheme.family == "gumbel":
+        if profile.family.chooses:
             try:
                 check_vllm_chooses_nothing(options.get("watermark-config"), options.get("logprobs-mode"))
-                checks.append(Check("family", True, "gumbel, with either runner"))
+                checks.append(Check("family", True, f"{profile.family.name}, with either runner"))
             except InputError as error:
                 checks.append(Check("family", False, str(error)))
     v1 = environment.get("VLLM_USE_V2_MODEL_RUNNER") == "0"
@@ -166,7 +166,7 @@ def _registry(engine: str, environment: Mapping[str, str]) -> tuple[Check, list[
 
 def _scheme(profile: Profile) -> str:
     scheme = profile.scheme
-    strength = "" if scheme.family == "gumbel" else f"κ {scheme.kappa:g}, "
+    strength = "" if profile.family.chooses else f"κ {scheme.kappa:g}, "
     return f"{scheme.family}, {strength}n {scheme.n_gram}, V {profile.vocab_size}"
 
 

@@ -123,7 +123,7 @@ class LogitsProcessor:
             input_ids: integers [T], prompt and output, the last one before the position that is sampled.
             scores: float32 [>= V] with any stride: the engine shows one field of its records.
         """
-        chooses = self._keys.profile.scheme.family == "gumbel"
+        chooses = self._keys.profile.family.chooses
         if chooses and self._is_free(input_ids):
             return scores
         if len(input_ids) < self._words:  # such a position is not scored either

@@ -117,7 +117,7 @@ class IETLogitsProcessor:
                     )
                 sessions, slot = _key(arguments.get(AGENT_FIELD))
                 keys = sessions.own
-                chooses = keys.profile.scheme.family == "gumbel"
+                chooses = keys.profile.family.chooses
                 check_seed(request.sampling_params.sampling_seed)
                 if chooses:
                     _check_drawn(request)
@@ -165,7 +165,7 @@ class _Batch:
         """Mark the rows in place; where that is refused, end their requests."""
         try:
             self.sessions.send(logits.device)
-            if self.scheme.family == "gumbel":
+            if self.sessions.own.profile.family.chooses:
                 self._choose(logits)
                 return
             arrays: tuple[Any, Any, Any] = (self.contexts, self.slots, self.temperatures)

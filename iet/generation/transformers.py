@@ -91,7 +91,7 @@ class LogitsProcessor(Processor):
         session: str | Sequence[str | None] | None = None,
     ) -> None:
         keys, slots, sessions = _marking(registry, agents, profile, session)
-        if keys.profile.scheme.family == "gumbel":
+        if keys.profile.family.chooses:
             raise InputError(
                 'family: got "gumbel", which chooses the token after temperature, top-k and top-p, while this'
                 " processor runs before them: use iet.WatermarkingConfig"
@@ -207,7 +207,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         keys, slots, sessions = self._marking()
         check_model_vocabulary(vocab_size, keys.profile.vocab_size)
         of_prompts = len(slots) > 1 or not isinstance(self.agents, str)
-        if keys.profile.scheme.family != "gumbel":
+        if not keys.profile.family.chooses:
             return Processor(keys, slots, 1.0, of_prompts, sessions)
         config = self._asking_config()
         why = None

@@ -46,7 +46,8 @@ class Family:
         strength_limit: `log_mgf` is finite for λ below it.
         n_gram: default of a `Scheme`.
         kappa: likewise.
-        fixed_kappa: whether κ, k_p and placement have no meaning: they must be this `kappa`, 1 and "final".
+        chooses: whether the mark chooses the token (keyed Gumbel-max sampling) instead of changing logits.
+            Then κ, k_p and placement have no meaning: they must be this `kappa`, 1 and "final".
         draws: the draws that a score is a sum of (`drawn_family`); None for all of `FAMILIES`.
     """
 
@@ -58,7 +59,7 @@ class Family:
     strength_limit: float = math.inf
     n_gram: int = 2
     kappa: float = 0.8
-    fixed_kappa: bool = False
+    chooses: bool = False
     draws: Draws | None = None
 
 
@@ -99,7 +100,7 @@ FAMILIES: Mapping[str, Family] = {
         strength_limit=1.0,
         n_gram=4,
         kappa=1.0,
-        fixed_kappa=True,
+        chooses=True,
     ),
 }
 
@@ -150,4 +151,4 @@ def few_values(vocab_size: int, frequencies: Any, family: Family) -> Any:
     shared = np.gcd(vocab_size, np.asarray(frequencies, np.int64))
     values = vocab_size // shared
     few = ((shared > 1) & (values < FEWEST_VALUES)) | (values < 4)
-    return few & (family.name != "gumbel")
+    return few & (not family.chooses)

@@ -187,7 +187,7 @@ class Keys(Protocol):
         Two positions have one number where the second is no evidence beside the first: its score follows
         from the first one's, or it carries no mark.
         """
-        contexts = self.profile.family.name == "gumbel"
+        contexts = self.profile.family.chooses
         return number_pairs(token_ids, counting, self.profile.scheme.n_gram, contexts=contexts)
 
     def pairs_of(self, texts: Texts, counted: Mask | None = None) -> tuple[Ids, Mask]:
@@ -198,7 +198,7 @@ class Keys(Protocol):
         """
         from iet.native.pairs import number_pairs_of
 
-        contexts, n_gram = self.profile.family.name == "gumbel", self.profile.scheme.n_gram
+        contexts, n_gram = self.profile.family.chooses, self.profile.scheme.n_gram
         scored = self.scored(texts.ids)
         counting = scored if counted is None else scored & counted
         return number_pairs_of(texts.ids, counting, texts.starts, texts.ends, n_gram, contexts=contexts)

@@ -77,7 +77,7 @@ class Scheme:
             raise InputError(f'k_p: got {shown(self.k_p):.80}, expected an int of at least 1, or "per-agent"')
         if self.placement not in ("final", "raw"):
             raise InputError(f'placement: got {self.placement!r}, expected "final" or "raw"')
-        if family.fixed_kappa:
+        if family.chooses:
             only: dict[str, Any] = {"kappa": family.kappa, "k_p": 1, "placement": "final"}
             for field, value in only.items():
                 if getattr(self, field) != value:
@@ -89,7 +89,7 @@ class Scheme:
     @property
     def counted(self) -> bool:
         """Whether a seed holds how often its context stood before in the sequence."""
-        return self.family == "gumbel"
+        return FAMILIES[self.family].chooses
 
     @property
     def evidence_ids(self) -> int:

@@ -13,6 +13,10 @@ from iet.errors import IetError
 MAX_VOCAB_SIZE = 1 << 24
 
 
+GUMBEL = 2
+"""Number of family "gumbel", as in csrc/keyed.h."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Marking:
     """K derived keys, and what they mark under. It is hashed by identity.

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iet.native.marking import Marking
+from iet.native.marking import GUMBEL, Marking
 
 _U16 = np.uint64(0xFFFF)  # all integer steps run in uint64 and are cut to their width by a mask
 
@@ -326,8 +326,8 @@ def embed_(
         counts: [B], how often each context stood before in its sequence, of a marking that is `counted`;
             None: 0.
     """
-    vocab_size, family, unmarked_ids = marking.vocab_size, marking.family, marking.unmarked_ids
-    if family == "gumbel":
+    vocab_size, unmarked_ids = marking.vocab_size, marking.unmarked_ids
+    if marking.code == GUMBEL:
         ids = np.arange(logits.shape[1])
     else:
         ids = np.delete(np.arange(vocab_size), np.asarray(unmarked_ids, dtype=np.int64))
@@ -336,7 +336,7 @@ def embed_(
             continue
         times = 0 if counts is None else counts[row]
         seed = context_seed(marking.subkeys[slot], contexts[row], times)
-        if family == "gumbel":
+        if marking.code == GUMBEL:
             shift = kappas[row] * gumbel_noise(ids, seed)
         else:
             shift = kappas[row] * phi(permute(ids, seed, vocab_size), marking.k_p[slot], vocab_size)
@@ -361,7 +361,7 @@ def score_tokens(
     """
     if counts is None and marking.counted:
         counts = times_before(token_ids, marking.n_gram)
-    n_gram, vocab_size, family = marking.n_gram, marking.vocab_size, marking.family
+    n_gram, vocab_size = marking.n_gram, marking.vocab_size
     scores = np.zeros((len(token_ids), len(marking)), dtype=np.float32)
     positions = np.flatnonzero(is_scored(token_ids, n_gram, vocab_size, marking.unmarked_ids))
     ids = np.asarray(token_ids)[positions]
@@ -371,7 +371,7 @@ def score_tokens(
     for low in range(0, len(marking), at_once):
         some = slice(low, low + at_once)
         seeds = context_seed(marking.subkeys[some, None], contexts, times)  # [keys, positions]
-        if family == "gumbel":
+        if marking.code == GUMBEL:
             found = gumbel_score(ids, seeds)
         else:
             found = phi(permute(ids, seeds, vocab_size), marking.k_p[some, None], vocab_size)

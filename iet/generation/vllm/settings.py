@@ -84,8 +84,8 @@ class Settings:
 
     @property
     def chooses(self) -> bool:
-        """Whether the mark chooses tokens, as family "gumbel" does, in place of changing logits."""
-        return self.keys.profile.scheme.family == "gumbel"
+        """Whether the mark chooses tokens instead of changing logits."""
+        return self.keys.profile.family.chooses
 
     def check(self, params: Any) -> None:
         """Raise an InputError for a request that is refused."""
