@@ -1,4 +1,4 @@
-"""Write the tables of README and docs from the committed results, between their markers.
+"""Write the tables of the docs from the committed results, between their markers.
 
 python -m benchmarks.tables            rewrite them
 python -m benchmarks.tables --check    exit 1 where they differ from the results
@@ -140,16 +140,6 @@ def power(results: pathlib.Path) -> str:
         said = f"The same in texts of the models of the benchmarks, {_link('power')}:"
         parts += [said, _pivot("text", cells)]
     return "\n\n".join(parts)
-
-
-def needed(results: pathlib.Path) -> str:
-    """Return how many tokens a finding among a few keys takes, the heart of `power`."""
-    rows = sorted(_content(results, "power")["simulated"], key=lambda row: float(row["entropy"]))
-    keys = list(rows[0]["tokens"])[1]
-    cells = {
-        (_scheme(row), f"{row['entropy']:g}"): tokens_needed(row["tokens"][keys], row["most"]) for row in rows
-    }
-    return _pivot(f"tokens among {keys} agents, at nats per token", cells)
 
 
 def _pivot(corner: str, cells: Mapping[tuple[str, str], str]) -> str:
@@ -441,14 +431,13 @@ def engines(results: pathlib.Path) -> str:
 
 
 TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {
-    "README.md": {"needed": needed, "summary": summary},
     "docs/using/bulk.md": {"bulk": bulk},
     "docs/how/engines.md": {"engines": engines},
     "docs/how/gumbel.md": {"served": lambda results: served.table(_content(results, "served"))},
     "docs/worth/limits.md": {"framing": framing.framing, "sessions": sessions.sessions},
     "docs/worth/numbers.md": {
         f.__name__: f
-        for f in (power, evidence, accuracy, promises, checked, copied, localisation, paper, speed)
+        for f in (summary, power, evidence, accuracy, promises, checked, copied, localisation, paper, speed)
     },
 }
 """File -> its tables, by the name in their markers."""

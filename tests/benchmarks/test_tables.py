@@ -1,4 +1,4 @@
-"""The tables of README and docs: the committed ones, and those of given results."""
+"""The tables of the docs: the committed ones, and those of given results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ def test_the_pages_show_the_committed_results(capsys: pytest.CaptureFixture[str]
 def test_a_page_that_differs_fails_the_check_and_is_rewritten(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = (ROOT / "README.md").read_text()
     shutil.copytree(tables.RESULTS, tmp_path / "results")
     monkeypatch.setattr(tables, "ROOT", tmp_path)
     monkeypatch.setattr(tables, "RESULTS", tmp_path / "results")
@@ -44,7 +43,6 @@ def test_a_page_that_differs_fails_the_check_and_is_rewritten(
     numbers = tmp_path / "docs" / "worth" / "numbers.md"
     old = numbers.read_text()
     assert tables.main(["--check"]) == 1
-    assert (tmp_path / "README.md").read_text() == text
     assert numbers.read_text() == old
     assert capsys.readouterr().err == "docs/worth/numbers.md: not the results: python -m benchmarks.tables\n"
     assert tables.main([]) == 0
@@ -183,16 +181,16 @@ def test_the_docs_show_audits(tmp_path: pathlib.Path) -> None:
 )
 def test_a_page_without_its_markers_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
-        tables.replaced("README.md", text, "t", "tables")
+        tables.replaced("page.md", text, "t", "tables")
 
 
 def test_links_hold_where_the_page_lies() -> None:
     text, tables_of = "<!-- t table --><!-- /t table -->", "[all](benchmarks/results/x.md)"
-    assert tables_of in tables.replaced("README.md", text, "t", tables_of)
+    assert tables_of in tables.replaced("page.md", text, "t", tables_of)
     assert "[all](../benchmarks/results/x.md)" in tables.replaced("docs/n.md", text, "t", tables_of)
 
 
-def test_the_readme_shows_the_figures_of_the_results(tmp_path: pathlib.Path) -> None:
+def test_the_first_table_shows_the_figures_of_the_results(tmp_path: pathlib.Path) -> None:
     shutil.copytree(tables.RESULTS, tmp_path / "results")
     old = tables.summary(tmp_path / "results")
     bulk = json.loads((tmp_path / "results/bulk.json").read_text())
@@ -203,7 +201,6 @@ def test_the_readme_shows_the_figures_of_the_results(tmp_path: pathlib.Path) -> 
     (line,) = set(tables.summary(tmp_path / "results").splitlines()) - set(old.splitlines())
     assert "7.12 x" in line
     assert bulk["command"] in line
-    assert "| gumbel | 704 | 176 | 64 |" in tables.needed(tables.RESULTS)
 
 
 def test_the_docs_show_decoders(tmp_path: pathlib.Path) -> None:
