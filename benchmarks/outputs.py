@@ -53,7 +53,7 @@ AUDITS: dict[str, list[str]] = {
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Yield a name and the arguments of `iet`, in the order in which they are run in one folder."""
+    """Yield a name and the arguments of `iet`, in the order of their runs, all in one folder."""
     keys = ["-r", "team.json"]
     yield "index", ["index", "add", "published.idx", "published.txt", "--agent", "researcher", *keys]
     for (name, options), text in itertools.product(AUDITS.items(), ("final", "short", "edited")):

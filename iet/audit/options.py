@@ -28,7 +28,7 @@ MAX_DECOYS_HTTP = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """How one field of `AuditOptions` is explained, and where it can be set besides Python.
+    """The explanation of one field of `AuditOptions`, and the interfaces besides Python that can set it.
 
     Attributes:
         help: one sentence, for every interface.
@@ -36,7 +36,7 @@ class Option:
         flag: on the command line; None: not there.
         metavar: of the flag's value.
         lines_of_file: whether the flag's value is a file whose lines are the option's values.
-        http: whether a client of the service may set it. What names a file belongs to the operator.
+        http: whether a client of the service may set it. Options that name files belong to the operator.
         http_maximum: largest value that a client may set, if it is lower than in Python.
     """
 
@@ -94,7 +94,7 @@ class AuditOptions:
     )
     tokenizer: Any = _option(
         None,
-        "the profile's tokenizer, if it is not where the registry found it",
+        "the profile's tokenizer, if the registry's note of it does not lead there",
         "A path or an object; `{profile id: path or object}` if there are several profiles. Its digest must"
         " be the profile's.",
     )
@@ -151,9 +151,9 @@ class AuditOptions:
     )
     sessions: Sequence[str] | None = _option(
         None,
-        "ids of sessions in which agents may have marked (a file of ids, one a line)",
-        "Session keys (`Registry.session`) are read beside the agents' own. `Report.sessions` names the"
-        " sessions in which an agent is found, at `level` for all agents and sessions together.",
+        "ids of sessions whose keys agents may have marked with (a file of ids, one a line)",
+        "Session keys (`Registry.session`) are read in addition to the agents' own. `Report.sessions` names"
+        " the sessions of the agents that are found, at `level` for all agents and sessions together.",
         flag="--sessions",
         metavar="FILE",
         lines_of_file=True,

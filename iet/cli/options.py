@@ -32,7 +32,7 @@ def say(text: str) -> None:
 
 
 def add_registry(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where the registry is."""
+    """Add the options that name the registry file."""
     parser.add_argument("-r", "--registry", help="the registry file (default: $IET_REGISTRY)")
     parser.add_argument(
         "--secret-mount", action="store_true", help="accept a read-only mount of any file mode"
@@ -96,7 +96,7 @@ def load_registry(arguments: argparse.Namespace) -> Any:
 
 
 def refuse_uris(files: Iterable[str]) -> None:
-    """Raise an InputError if one is a URI, of which nothing is quoted: it may hold a password."""
+    """Raise an InputError if one is a URI. The message quotes nothing of it, since it may hold a password."""
     for file in files:
         if is_uri(file):
             scheme = file.partition("://")[0]
@@ -114,7 +114,7 @@ def some_path(value: str) -> str:
 
 
 def whole(word: str) -> int | None:
-    """Return the number that digits write; None: it is none, or longer than Python reads."""
+    """Return the number that the digits spell; None if the word is no number or is too long for Python."""
     try:
         return int(word) if word.isdecimal() else None
     except ValueError:
@@ -122,7 +122,7 @@ def whole(word: str) -> int | None:
 
 
 def read_bytes(path: pathlib.Path, most: int = -1) -> bytes:
-    """Return the content of a file, at most so many bytes of it, or raise an InputError that names it."""
+    """Return the first `most` bytes of a file (-1: all), or raise an InputError that names it."""
     try:
         with path.open("rb") as file:
             return file.read(most)

@@ -107,7 +107,7 @@ def _version(engine: str) -> list[Check]:
 
 
 def _sglang_options(options: Mapping[str, str]) -> list[Check]:
-    """Return the options under which SGLang calls no processor."""
+    """Return a failed check for each option with which SGLang calls no processor."""
     return [
         Check("processor", False, f"SGLang does not call it under --{name}: leave that out")
         for name in options
