@@ -23,7 +23,8 @@ from iet.marks.sessions import checked_sessions
 MAX_DECOYS = 1_000_000
 """Maximum number of decoys; time and memory grow with them."""
 
-MAX_DECOYS_HTTP = 10_000
+MAX_DECOYS_HTTP, MAX_SESSIONS_HTTP = 10_000, 1_000
+"""Maximum in a request to the service, in which time and memory grow with them, too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Option:
         metavar: of the flag's value.
         lines_of_file: whether the flag's value is a file whose lines are the option's values.
         http: whether a client of the service may set it. Options that name files belong to the operator.
-        http_maximum: largest value that a client may set, if it is lower than in Python.
+        http_maximum: largest value, or number of values, that a client may set. None: as in Python.
     """
 
     help: str
@@ -158,6 +159,7 @@ class AuditOptions:
         metavar="FILE",
         lines_of_file=True,
         http=True,
+        http_maximum=MAX_SESSIONS_HTTP,
     )
     decoder_options: Mapping[str, Any] = _option(
         None,

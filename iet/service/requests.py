@@ -39,7 +39,8 @@ def _fields() -> dict[str, Any]:
     fields = {}
     for name, (option, kind, default) in options().items():
         if option.http:
-            field = pydantic.Field(default, description=option.help, le=option.http_maximum)
+            most: dict[str, Any] = {"max_length" if name == "sessions" else "le": option.http_maximum}
+            field = pydantic.Field(default, description=option.help, **most)
             fields[name] = kinds.get(name, kind), field
     return fields
 

@@ -67,6 +67,8 @@ def test_a_client_sets_what_no_file_is_needed_for() -> None:
     assert (asked.attributed, asked.sessions, asked.decoder_options) == ("tokens", ["run-1"], {"block": 8})
     with pytest.raises(ValueError, match="decoys"):
         requests.of_query("decoys=10001")
+    with pytest.raises(ValueError, match="at most 1000 items"):
+        requests.of_query(f"sessions={[str(number) for number in range(1001)]}".replace("'", '"'))
 
 
 def test_an_auditor_takes_options_changes_and_the_decoders_own() -> None:
