@@ -200,21 +200,20 @@ def _cells(
     for name, corruption in CORRUPTIONS.items():
         bare = [_as_it_stands(text, corruption) for text in texts]
         yield (corruption.title, "not restored", ""), bare
-        hand_overs = {"known": False} if name == "ids" else {"anywhere": False, "likelier at breaks": True}
+        hand_overs = "known" if name == "ids" else "anywhere"
         for keys, title in REGISTRIES.items():
-            for shown, breaks in hand_overs.items():
-                found = [
-                    _restored(text, corruption, registry, text.log.agents if keys == "own" else names, breaks)
-                    for text in texts
-                ]
-                yield (corruption.title, title, shown), found
+            found = [
+                _restored(text, corruption, registry, text.log.agents if keys == "own" else names)
+                for text in texts
+            ]
+            yield (corruption.title, title, hand_overs), found
 
 
 def _restored(
-    text: _Text, corruption: Corruption, registry: Registry, agents: Sequence[str], breaks: bool
+    text: _Text, corruption: Corruption, registry: Registry, agents: Sequence[str]
 ) -> dict[str, Any]:
     corrupted = corruption.corrupt(text.log)
-    auditor = Auditor(registry, level=LEVEL, known_agents=agents, break_odds=breaks)
+    auditor = Auditor(registry, level=LEVEL, known_agents=agents)
     report = corruption.read(auditor, corrupted)
     attributed = named(report)
     restored = corruption.restore(corrupted, attributed)

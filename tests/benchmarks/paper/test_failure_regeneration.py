@@ -233,7 +233,7 @@ def test_the_experiment_restores_what_it_rewrote(loaded: Loaded, tmp_path: pathl
     cells = {
         tuple(row[name] for name in ("mark", "corruption", "registry", "hand-overs")): row for row in rows
     }
-    assert len(cells) == 2 * (1 + 1 + 2 + 4)
+    assert len(cells) == 2 * (1 + 1 + 2 + 2)
     bare = cells["gumbel", "ID removal", "not restored", ""]
     assert (sum(bare["turns"]), sum(bare["right"]), bare["ideal_judge"]) == (2, 0, False)
     for registry in ("the log's agents", "all agents"):
