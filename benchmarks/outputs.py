@@ -1,10 +1,10 @@
 """Write the outputs of commands and calls on fixed texts, so that two states of the code can be compared.
 
-    python -m benchmarks.outputs FOLDER
-    git worktree add /tmp/before COMMIT        # run there what this states, into another folder, and then
+    python -m benchmarks.outputs FOLDER        # in this checkout
+    python -m benchmarks.outputs OTHER         # in a checkout of the commit before
     diff -r FOLDER OTHER
 
-A refactoring that changes no result leaves every file as it is. The texts, their registry and their keys come
+A refactoring that changes no result leaves every file equal. The texts, their registry and their keys come
 from the demo's seed. Times, durations and paths are blanked.
 """
 

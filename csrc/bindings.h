@@ -1,5 +1,5 @@
-// What the Python modules share: addresses come as integers, and Python keeps the arrays behind them alive and
-// of the right shape.
+// Shared by the Python modules. Addresses come as integers; Python keeps the arrays alive and checks their
+// shape.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -57,9 +57,8 @@ def main(tokens: int = 120) -> str:
     planner = Agent(
         role="planner", goal="plan", backstory="plans", llm=Marked(model="iet:demo", written=texts())
     )
-    guard = guardrail(
-        iet.Auditor(registry, level=0.001)
-    )  # it runs on every answer, so it should seldom be wrong
+    # The guard runs on every answer, so it should seldom be wrong.
+    guard = guardrail(iet.Auditor(registry, level=0.001))
     task = Task(description=TASK, expected_output="a plan", agent=planner, guardrail=guard)
     return Crew(agents=[planner], tasks=[task]).kickoff().raw
 

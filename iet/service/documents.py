@@ -1,4 +1,4 @@
-"""Documents in place of JSON: the body is the file as it is, and its Content-Type says of which kind."""
+"""Documents instead of JSON: the body is the unchanged file, and Content-Type names its format."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TooLong(InputError):
 
 @dataclasses.dataclass(frozen=True)
 class Upload:
-    """What a request says of the document that is its body.
+    """The parts of a request whose body is a document, apart from that body.
 
     Attributes:
         media: the Content-Type, as it came.
@@ -68,7 +68,7 @@ def request(body: bytes, upload: Upload) -> AuditRequest:
     said["content-type"] = upload.media
     try:
         end, charset = MEDIA[said.get_content_type()], said.get_content_charset()
-    except (ValueError, TypeError):  # of numbers of parts (RFC 2231) that are none, or stand beside a whole
+    except (ValueError, TypeError):  # malformed part numbers (RFC 2231)
         raise InputError("content-type: got parameters that cannot be read, expected charset=NAME") from None
     if end != ".html":
         charset = None  # the others say themselves what they are written in

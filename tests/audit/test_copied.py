@@ -92,7 +92,7 @@ def test_places_are_those_of_the_text_as_given(text: str) -> None:
         assert places[-1] == len(text)
         assert (np.diff(places) >= 0).all()
         assert len(places) == 1 or places[0] >= 0
-        # Letters are what stands there, wherever no escape stood for them.
+        # Without escapes, each restored letter equals the letter at its place in the given text.
         if not {"json", "html", "typography"} & set(each.steps):
             same = [text[place] == letter for place, letter in zip(places, each.text, strict=False)]
             assert all(yes or letter == " " for yes, letter in zip(same, each.text, strict=False))
@@ -131,7 +131,7 @@ def test_a_copy_is_read_as_the_text_and_pays_for_trying() -> None:
     for ours, theirs in zip(found.segments, plain.segments, strict=True):
         words = copied[ours.char_start : ours.char_end].replace("\n> ", " ").removeprefix("> ")
         assert words == TEXT[theirs.char_start : theirs.char_end]
-    # As given it reads worse: the marks stand between the words.
+    # Without restoration the evidence is weaker, because the quotation marks separate the words.
     assert reader().audit(copied).log_p > found.log_p
 
 
@@ -162,7 +162,7 @@ def test_unmarked_copies_are_found_no_more_often_than_the_level_says() -> None:
     for _ in range(300):
         text = spell(draw.integers(1, WORDS, 60).tolist())
         found += auditor.audit(before_lines(textwrap.fill(text, 60), "> ")).log_p <= math.log(0.1)
-    assert found <= 46  # 30 are expected at most, of which 46 is three standard deviations away
+    assert found <= 46  # at most 30 are expected; 46 is three standard deviations more
 
 
 def test_refusals() -> None:

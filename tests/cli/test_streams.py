@@ -1,4 +1,4 @@
-"""Commands where a terminal has no width, a stream is closed, a disk is full, or somebody presses Ctrl-C."""
+"""Commands with a terminal without width, a closed stream, a full disk, or an interrupt (Ctrl-C)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_terminal_that_knows_no_width_gets_lines_of_eighty(
     monkeypatch.setenv("COLUMNS", given)
     code, written = in_terminal(0, "-m", "iet", "audit", str(text), "-r", str(team))
     assert code == 0
-    lines = re.split(r"[\r\n]+", ESCAPES.sub("", written))  # where work is slow, a bar stands before them
+    lines = re.split(r"[\r\n]+", ESCAPES.sub("", written))  # slow work prints a progress bar before them
     assert 60 < max(map(cells, lines)) <= 80
 
 
