@@ -1,4 +1,4 @@
-"""The file of a registry: its content, and how it takes the place of an older one."""
+"""The file of a registry: its content, and how it replaces an older file."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from iet.errors import RegistryError, SchemeMismatch
 from iet.marks.derivation import checked_secret
 from iet.marks.files import alone_in, write_file
 from iet.marks.keys import AgentKey, Secret
-from iet.marks.members import Member, refuse_shared_secrets
 from iet.marks.names import checked_name
+from iet.marks.registry_state import Agent, RegistryState
 from iet.marks.scheme import Profile, canonical_digest
 
 FORMAT = "iet.registry/1"
 """First field of a registry file."""
 
 ABSENT = ""
-"""The fingerprint of a file that is not there."""
+"""The fingerprint of a file that does not exist."""
 
 
-def dump(profiles: Mapping[str, Profile], agents: Mapping[str, Member]) -> Secret:
+def dump(state: RegistryState) -> Secret:
     """Return the content of the file. It holds every secret.
 
     Raises:
-        RegistryError: something in it has no UTF-8, or it is of a session whose agents have frequencies of
-            their own, for which the file has no place. The error quotes nothing of it.
+        RegistryError: the file format cannot hold the state: a string has no UTF-8 form, or the keys are of a
+            session whose agents have frequencies of their own. The error quotes no content.
     """
-    if any(key.k_p is not None for agent in agents.values() for key in agent.keys):
+    if any(key.k_p is not None for agent in state.agents.values() for key in agent.keys):
         raise RegistryError(
-            'keys of a session under k_p "per-agent" have the frequencies of their agents, for which a'
-            " registry file has no place: save the registry, and take the session from it"
+            'keys of a session under k_p "per-agent" have the frequencies of their agents, which a registry'
+            " file cannot hold: save the registry, and take the session from it"
         )
-    found = _dumped(profiles, agents)
-    if found is None:
-        raise RegistryError("a name or a path has no UTF-8, so no registry file can hold it")
-    return found
+    data = _encoded(state)
+    if data is None:
+        raise RegistryError("a name or a path has no UTF-8 form, so no registry file can hold it")
+    return data
 
 
-def _dumped(profiles: Mapping[str, Profile], agents: Mapping[str, Member]) -> Secret | None:
+def _encoded(state: RegistryState) -> Secret | None:
     content: dict[str, Any] = {
         "format": FORMAT,
-        "profiles": {id: _fields(profile) for id, profile in profiles.items()},
+        "profiles": {id: _fields(profile) for id, profile in state.profiles.items()},
         "agents": {
             name: {
                 "profile": agent.profile,
@@ -56,13 +56,13 @@ def _dumped(profiles: Mapping[str, Profile], agents: Mapping[str, Member]) -> Se
                     for key in agent.keys
                 ],
             }
-            for name, agent in agents.items()
+            for name, agent in state.agents.items()
         },
     }
     try:
         content["checksum"] = canonical_digest(content)
         return Secret(json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
-    except UnicodeEncodeError:  # it holds all that was to be encoded
+    except UnicodeEncodeError:  # The error holds the whole content, so it must not be raised or chained.
         return None
 
 
@@ -70,13 +70,13 @@ def _fields(profile: Profile) -> dict[str, Any]:
     fields = profile.to_dict()
     try:
         (profile.tokenizer_source or "").encode()
-    except UnicodeEncodeError:  # a path of other bytes: a hint, which the file goes without
+    except UnicodeEncodeError:  # a path in another encoding; it is only a hint, so the file omits it
         fields["tokenizer_source"] = None
     return fields
 
 
-def parse(data: Secret) -> tuple[dict[str, Profile], dict[str, Member]]:
-    """Return the profiles and agents of a file's content, or raise an error that quotes none of it."""
+def parse(data: Secret) -> RegistryState:
+    """Return the state that a file's content describes, or raise an error that quotes none of it."""
     try:
         content = json.loads(data.decode())
     except UnicodeDecodeError:
@@ -104,7 +104,7 @@ def parse(data: Secret) -> tuple[dict[str, Profile], dict[str, Member]]:
         raise RegistryError("its checksum does not fit: it was edited or damaged; take a copy from a backup")
     try:
         profiles = _parse_profiles(content["profiles"])
-        return profiles, _parse_agents(content["agents"], profiles)
+        return RegistryState(profiles, _parse_agents(content["agents"], profiles))
     except (KeyError, TypeError, ValueError, AttributeError):
         raise RegistryError("its profiles or agents are not as a registry file has them") from None
 
@@ -121,7 +121,7 @@ def _parse_profiles(content: dict[str, Any]) -> dict[str, Profile]:
     return profiles
 
 
-def _parse_agents(content: dict[str, Any], profiles: Mapping[str, Profile]) -> dict[str, Member]:
+def _parse_agents(content: dict[str, Any], profiles: Mapping[str, Profile]) -> dict[str, Agent]:
     agents = {}
     for name, fields in content.items():
         checked_name(name)
@@ -135,22 +135,21 @@ def _parse_agents(content: dict[str, Any], profiles: Mapping[str, Profile]) -> d
             keys.append(AgentKey(name, epoch, created, checked_secret(bytes.fromhex(key["secret"]))))
         if not keys or fields["profile"] not in profiles:
             raise ValueError("keys or profile")
-        agents[name] = Member(fields["profile"], tuple(keys))
-    refuse_shared_secrets(agents)
+        agents[name] = Agent(fields["profile"], tuple(keys))
     return agents
 
 
 def alone(path: pathlib.Path) -> contextlib.AbstractContextManager[None]:
-    """Wait until no other process changes a registry beside this one, and let none do so meanwhile.
+    """Hold the lock of the registry's folder, so that no other process changes a registry in it.
 
-    For what reads a registry, changes it and saves it. Where a folder cannot be locked (Windows, some network
-    file systems) nobody waits, and the second of two changes is refused.
+    Use it to read a registry, change it and save it. In a folder that cannot be locked (Windows, some network
+    file systems) there is no waiting, and the second of two changes is refused.
     """
     return alone_in(pathlib.Path(os.path.realpath(path)).parent)
 
 
 def fingerprint(data: bytes) -> str:
-    """Return what tells one content of the file from another."""
+    """Return a digest that differs between any two contents of the file."""
     return hashlib.blake2b(data, digest_size=32).hexdigest()
 
 
@@ -158,31 +157,36 @@ _EXISTS = "it exists, and its keys would be lost; iet keys add adds to it, or ch
 
 
 def check_absent(path: pathlib.Path) -> None:
-    """Raise a RegistryError where there is a file: for what is written beside a registry, before it is."""
+    """Raise a RegistryError if the file exists. Call it before writing other files next to a new registry."""
     if path.exists():
         raise RegistryError(f"{path}: {_EXISTS}")
 
 
 def replace(path: pathlib.Path, data: Secret, expected: str | None) -> str:
-    """Write the file, whose fingerprint must be the expected one (None: any), and return the new one.
+    """Write the file, and return its new fingerprint.
 
-    The file has mode 0600. A link stays: what it leads to is replaced.
+    The file has mode 0600. If the path is a link, its target is replaced.
+
+    Args:
+        path: the file.
+        data: its new content.
+        expected: fingerprint that the present file must have; None: any.
 
     Raises:
-        RegistryError: the file is another one, or cannot be written.
+        RegistryError: the file has another fingerprint, or cannot be written.
     """
     target = pathlib.Path(os.path.realpath(path))
 
     def check() -> None:
-        found = fingerprint(target.read_bytes()) if target.exists() else ABSENT
-        if expected is None or found == expected:
+        present = fingerprint(target.read_bytes()) if target.exists() else ABSENT
+        if expected is None or present == expected:
             return
         if expected == ABSENT:
             problem = _EXISTS
-        elif found == ABSENT:
+        elif present == ABSENT:
             problem = "gone from the disk since it was loaded; Registry.save takes another path"
         else:
-            problem = "changed on disk since it was loaded; make the change anew on what is there now"
+            problem = "changed on disk since it was loaded; load it again and repeat the change"
         raise RegistryError(f"{path}: {problem}")
 
     try:

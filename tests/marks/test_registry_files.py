@@ -225,7 +225,7 @@ def test_a_save_that_fails_or_is_interrupted_changes_nothing(
 def test_no_update_is_lost(team: Registry, path: pathlib.Path) -> None:
     second = Registry.load(path)
     second.add("reader")
-    with pytest.raises(RegistryError, match="changed on disk since it was loaded; make the change anew"):
+    with pytest.raises(RegistryError, match="changed on disk since it was loaded; load it again"):
         team.add("editor")
     with pytest.raises(RegistryError, match="changed on disk"):
         team.save()

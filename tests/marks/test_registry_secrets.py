@@ -18,9 +18,9 @@ import pytest
 from iet.errors import IetError, RegistryError
 from iet.marks.derivation import derive_subkey
 from iet.marks.keys import AgentKey, KeyTable
-from iet.marks.members import Member
 from iet.marks.registry import Registry
 from iet.marks.registry_file import dump
+from iet.marks.registry_state import Agent, RegistryState
 from tests.support import teams
 from tests.support.registries import V, damaged, spellings
 from tests.support.teams import secret
@@ -79,7 +79,7 @@ def test_no_error_shows_a_secret(team: Registry, path: pathlib.Path, monkeypatch
         lambda: team.export(path, agents=["critic"]),
         lambda: team.slot("nobody"),
         lambda: pickle.dumps(other),
-        lambda: dump(team.profiles, {"\ud800": Member(team.profile.id, team.keys("critic"))}),
+        lambda: dump(RegistryState(team.profiles, {"\ud800": Agent(team.profile.id, team.keys("critic"))})),
         lambda: pickle.dumps(team.keys("critic")),
         *(lambda data=data: load(data) for data, _ in damages),
     ]
