@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks.accuracy.curve import FAMILY_NAMES, PAPERS
 from benchmarks.accuracy.decoders import BINS
+from benchmarks.figure_style import STYLE, save
 from benchmarks.recording import exit_code
-from benchmarks.style import STYLE, save
 from benchmarks.tables import RESULTS
 
 READERS = {"oracle": ":", "posterior": "-", "window": "--", "cusum": "-."}

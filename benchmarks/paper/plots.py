@@ -14,8 +14,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.figure_style import STYLE, save
 from benchmarks.statistics import Interval
-from benchmarks.style import STYLE, save
 from iet.errors import ShapeError
 
 BINS = 30

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from benchmarks.style import shortened
+from benchmarks.figure_style import shortened
 
 
 def test_a_figure_is_shortened_to_what_draws_the_same() -> None:
