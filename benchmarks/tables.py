@@ -431,11 +431,11 @@ def engines(results: pathlib.Path) -> str:
 
 
 TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {
-    "docs/using/bulk.md": {"bulk": bulk},
-    "docs/how/engines.md": {"engines": engines},
-    "docs/how/gumbel.md": {"served": lambda results: served.table(_content(results, "served"))},
-    "docs/worth/limits.md": {"framing": framing.framing, "sessions": sessions.sessions},
-    "docs/worth/numbers.md": {
+    "docs/guides/bulk.md": {"bulk": bulk},
+    "docs/internals/foreign_marks.md": {"engines": engines},
+    "docs/internals/gumbel.md": {"served": lambda results: served.table(_content(results, "served"))},
+    "docs/concepts/limits.md": {"framing": framing.framing, "sessions": sessions.sessions},
+    "docs/reference/numbers.md": {
         f.__name__: f
         for f in (summary, power, evidence, accuracy, promises, checked, copied, localisation, paper, speed)
     },

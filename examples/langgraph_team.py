@@ -32,8 +32,7 @@ def main(tokens: int = 150) -> tuple[iet.Report, set[Edge], dict[Edge, float]]:
     model, tokenizer = load_model()
 
     def call(agent: str, prompt: str) -> str:
-        # With a vLLM server two lines take the place of these. Both of its runners mark in family gumbel
-        # (docs/using/marking.md has the table of engines), and docs/using/vllm.md has one for a CPU to try:
+        # With a vLLM server two lines replace these; docs/guides/vllm.md shows one that runs on a CPU:
         #   llm = ChatOpenAI(base_url="http://server/v1", model="name", extra_body=iet.agents.body(agent))
         #   return llm.invoke(prompt).content
         inputs = tokenizer(prompt, return_tensors="pt")

@@ -61,8 +61,8 @@ def embed_(
 
     Family `gumbel` adds -log(-log u) instead, u a uniform number hashed from k_π and v, and to every column
     of a marked row. Then the token is the largest of those that the sampler keeps: take float32 logits,
-    after temperature and top-p, and do not sample again (docs/how/gumbel.md; `iet.WatermarkingConfig` does
-    so).
+    after temperature and top-p, and do not sample again (docs/internals/gumbel.md;
+    `iet.WatermarkingConfig` does so).
 
     Args:
         logits: float32, float16 or bfloat16 [B, >= V], a writable numpy array or a torch tensor on the CPU
@@ -216,9 +216,9 @@ def score_tokens(
     """Score every position of a text under every key: x_j(a) = k_p(a)[P(k_π^(j), y_j)] (§ Agent Attribution).
 
     Keys of other schemes give the numbers of their own detectors: `iet.EngineKeys` those of serving engines
-    (docs/how/engines.md), `iet.WaterfallKeys` those of the public Waterfall package, with
+    (docs/internals/foreign_marks.md), `iet.WaterfallKeys` those of the public Waterfall package, with
     φ(RandomState((id, *context)).permutation(V)[y_j]), where the mean of a column is the package's `q_score`
-    (docs/how/waterfall.md). `EngineKeys.unnamed` and `WaterfallKeys.unnamed` take keys without agents.
+    (docs/internals/waterfall.md). `EngineKeys.unnamed` and `WaterfallKeys.unnamed` take keys without agents.
 
     Args:
         token_ids: integer ids [T]; a CUDA tensor (int32 or int64) is scored where it lies.
@@ -243,7 +243,7 @@ def score_tokens(
         BackendUnavailable: a CUDA tensor without the CUDA module, or under a scheme that is not ours.
 
     Deterministic, and the same to the bit on every backend. O(T·K); under schemes `waterfall` and `kgw`
-    O(V·K) for every distinct context (see docs/how/waterfall.md for how long that is).
+    O(V·K) for every distinct context (see docs/internals/waterfall.md for how long that is).
     """
     keys = _keys(registry, profile)
     if host.on_cuda(token_ids):

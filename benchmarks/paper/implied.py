@@ -1,6 +1,6 @@
 """What follows from the numbers that the paper prints, by arithmetic alone.
 
-    python -m benchmarks.paper.implied              # the tables of docs/paper.md
+    python -m benchmarks.paper.implied              # the tables of docs/internals/paper.md
 
 Nothing is measured here: it reads `quoted.json`. With K agents who wrote equal shares of the tokens, let t of
 an agent's n tokens be named rightly and f tokens of others carry its name. Then IoU is t / (n + f), which is

@@ -115,7 +115,7 @@ MARKS: Mapping[str, Mark] = {
     ),
     "gumbel": Mark(
         FAMILIES["gumbel"],
-        "iet's keyed Gumbel-max sampling, docs/how/gumbel.md",
+        "iet's keyed Gumbel-max sampling, docs/internals/gumbel.md",
         lambda _: Scheme(family="gumbel", n_gram=4),
         n_gram=4,
     ),

@@ -198,7 +198,7 @@ ATTACKS: dict[str, Callable[[Address, random.Random], str]] = {
 
 def texts() -> list[str]:
     """Return what honest clients ask about: pieces of the project's own pages."""
-    pages = " ".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs/using").glob("*.md")))
+    pages = " ".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs/guides").glob("*.md")))
     return [pages[i : i + CHARACTERS] for i in range(0, len(pages) - CHARACTERS, CHARACTERS)]
 
 

@@ -1,4 +1,4 @@
-// Scores of keyed Gumbel-max as vLLM (Philox) and SGLang (MurmurHash3) mark with it; docs/how/engines.md has
+// Scores of keyed Gumbel-max as vLLM (Philox) and SGLang (MurmurHash3) mark with it; docs/internals/foreign_marks.md has
 // the equations, iet/native/reference.py the readable twins. No standard library here, as in embed.cpp.
 #include "../cpu/columns.h"
 #include "../cpu/lanes.h"

@@ -1,4 +1,4 @@
-// The g-values of SynthID as transformers has them; docs/how/engines.md has the equations,
+// The g-values of SynthID as transformers has them; docs/internals/foreign_marks.md has the equations,
 // iet/native/reference.py the readable twins. No standard library here, as in embed.cpp.
 #include "../cpu/columns.h"
 #include "schemes.h"

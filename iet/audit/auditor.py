@@ -42,7 +42,7 @@ class Auditor:
             Waterfall package marked, or `iet.EngineKeys` for text that a serving engine marked; or several of
             these, with agents of different names, where each marked a part of the agents' text.
         decoder: name of the decoder, or `AuditOptions`.
-        options: fields of `AuditOptions` (docs/api/options.md), and the decoder's own options
+        options: fields of `AuditOptions` (docs/reference/options.md), and the decoder's own options
             (`iet.decoding.decode`).
 
     Raises:
@@ -61,8 +61,8 @@ class Auditor:
     With more than 64 keys, all are read as sums over blocks of tokens, and only the decoder's `candidates`
     (256 at most) token by token: memory is T·256 scores, and T·K/16 sums with `posterior`. Other agents have
     posterior 0 and are never named by the decoder, nor a competitor in P_ij. What nobody wrote is compared
-    with every key for `best_guess`, and log_p is corrected for all K. docs/how/decoding.md says what this
-    changes: nothing for "posterior".
+    with every key for `best_guess`, and log_p is corrected for all K.
+    docs/internals/decoding.md says what this changes: nothing for "posterior".
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from iet.native.loops import loop
 DOUBT, LEAST_NATS = 4.0, 4.0
 """The odds against an agent are raised by 1 + DOUBT / nats of its evidence, taken for `LEAST_NATS` at least.
 
-Chosen on tuning texts, see docs/how/evidence.md.
+Chosen on tuning texts, see docs/internals/evidence.md.
 """
 
 
@@ -45,7 +45,7 @@ def chance_factors(spans: Spans, texts: int) -> Float64s:
     Strengths, shares and lengths are fitted to the text that is then read with them, and what nobody wrote
     offers chance more places the more there is of it. Where agents wrote all of a text there are none, and
     the posterior's own error is right or too high; with one turn in 8,000 tokens it was some six times too
-    low. The root was chosen on tuning texts, see docs/how/evidence.md. Padding is in no span.
+    low. The root was chosen on tuning texts, see docs/internals/evidence.md. Padding is in no span.
     """
     lengths = (spans.ends - spans.starts).astype(np.float64)
     someone = np.bincount(spans.texts, lengths * (spans.agents >= 0), texts)

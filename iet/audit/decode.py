@@ -25,7 +25,8 @@ from iet.native.arrays import Float32s, Float64s, Int32s, Int64s
 PADDING, LONGEST_PADDING = 4, 200
 """Tokens without evidence that stand for each token of a part that is left out, and their maximum.
 
-Hand-overs happen there more often than elsewhere, the more so the longer the part (docs/how/decoding.md).
+Hand-overs happen there more often than elsewhere, the more so the longer the part
+(docs/internals/decoding.md).
 """
 
 _NOWHERE = np.zeros(0, np.int64)

@@ -1,7 +1,7 @@
 """`AuditOptions`: the one definition of every option of an audit.
 
 `Auditor`'s keyword arguments, the flags of the command line, the fields of the HTTP service and the reference
-page docs/api/options.md are made from the fields of this class.
+page docs/reference/options.md are made from the fields of this class.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _option(default: Any, help: str, details: str = "", **where: Any) -> Any:
 class AuditOptions:
     """The options of an `Auditor`, checked when they are made: all that needs no registry.
 
-    Every field has an `Option` in its metadata; docs/api/options.md shows them all.
+    Every field has an `Option` in its metadata; docs/reference/options.md shows them all.
 
     Raises:
         InputError: an option is out of range, or two options exclude each other.
@@ -277,11 +277,11 @@ AuditOptions.__doc__ = f"{inspect.cleandoc(AuditOptions.__doc__ or '')}\n\nArgs:
 
 
 def reference() -> str:
-    """Return the page docs/api/options.md."""
+    """Return the page docs/reference/options.md."""
     lines = [
         "# Options of an audit",
         "",
-        "Generated from `iet.AuditOptions` by `python -m iet.audit.options > docs/api/options.md`.",
+        "Generated from `iet.AuditOptions` by `python -m iet.audit.options > docs/reference/options.md`.",
         "",
         "| option | default | command line | HTTP |",
         "| --- | --- | --- | --- |",

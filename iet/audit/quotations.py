@@ -14,7 +14,8 @@ from iet.native.pairs import far_sources, number_pairs
 SHORTEST, GRAM = 16, 4
 """Tokens of the shortest passage that is looked for, and of the n-grams in which it is.
 
-By the tokens alone, so that it is found in every family. Chosen on tuning texts, see docs/how/evidence.md.
+By the tokens alone, so that it is found in every family. Chosen on tuning texts, see
+docs/internals/evidence.md.
 """
 
 

@@ -13,7 +13,7 @@ MAXIMUM = 1 << 23
 """Default size in bytes of the largest text that is audited as one: that of a document of a bulk audit."""
 
 _MEMORY = 100
-"""Bytes of memory that an audit takes for each of a text's, with four agents (docs/using/auditing.md)."""
+"""Bytes of memory that an audit takes for each of a text's, with four agents (docs/guides/audit_text.md)."""
 
 
 def read_text(file: str, encoding: str | None, maximum: int = MAXIMUM) -> str:
@@ -60,5 +60,5 @@ def _too_large(file: str, size: int | None, maximum: int) -> str:
         f" bytes of memory for each of them,{memory} and more with many agents. Cut it at line ends, and"
         f" audit the parts as documents: mkdir parts; split -C 4M --additional-suffix=.txt {source} parts/;"
         " iet audit parts/ -o OUT/. In each part agents have to be found anew, and where"
-        " lines are longer than 4 MiB split cuts characters: docs/using/auditing.md has another way"
+        " lines are longer than 4 MiB split cuts characters: docs/guides/audit_text.md has another way"
     )

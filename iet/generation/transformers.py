@@ -129,9 +129,9 @@ def _warn_unused(filename: str, line: int) -> None:
 class WatermarkingConfig(BaseWatermarkingConfig):
     """Mark final logits, after temperature and top-p: for `generate(watermarking_config=...)`.
 
-    The documented default. With a scheme of family "gumbel" it chooses the token itself (docs/how/gumbel.md):
-    that needs `do_sample=True` and no beams. Under greedy decoding or beam search nothing could be marked:
-    `generate` then warns and its logits stay as they are.
+    The documented default. With a scheme of family "gumbel" it chooses the token itself
+    (docs/internals/gumbel.md): that needs `do_sample=True` and no beams. Under greedy decoding or beam search
+    nothing could be marked: `generate` then warns and its logits stay as they are.
 
     In family "gumbel" the first tokens of an answer, and a small share of the others, are left to the sampler
     (`FreeTokens`), so that the same prompt gets different answers; each row chooses its own.

@@ -6,7 +6,7 @@
 
 A leaf names an agent, its profile and epoch, and commits to its secret by a hash that is keyed with it, so no
 hash in a path says anything about another key, not even whose it is. What differs from RFC 6962 stands in
-docs/how/signing.md.
+docs/internals/signing.md.
 """
 
 from __future__ import annotations

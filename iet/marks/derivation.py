@@ -1,6 +1,6 @@
 """What is derived from an agent's secret: of sessions, sub-keys, a frequency, keys of engines.
 
-The specification is docs/how/scheme.md, step 1.
+The specification is docs/internals/scheme.md, step 1.
 
 Everything is BLAKE2b keyed with the secret, each with a label of its own, so that none of it tells another.
 """

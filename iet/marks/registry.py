@@ -270,10 +270,10 @@ class Registry(RegistryView):
     def session(self, session: str) -> Registry:
         """Return the registry of a session: the same agents, slots and profiles, under keys of the session.
 
-        Each secret is replaced by BLAKE2b, keyed with it, of the session's id (docs/how/scheme.md). Text or
-        keys of other sessions reveal nothing about this one. Epochs and frequencies are those of the agents'
-        own keys. Use the result to mark. To find out which session a text was written in, use
-        `Auditor(registry, sessions=[...])`. Deterministic. O(keys).
+        Each secret is replaced by BLAKE2b, keyed with it, of the session's id (docs/internals/scheme.md).
+        Text or keys of other sessions reveal nothing about this one. Epochs and frequencies are
+        those of the agents' own keys. Use the result to mark. To find out which session a text
+        was written in, use `Auditor(registry, sessions=[...])`. Deterministic. O(keys).
 
         >>> registry = Registry.create(None, vocab_size=50257)
         >>> registry.add("planner")

@@ -1,7 +1,7 @@
 """Sessions: keys that an agent has in one execution alone, derived from its own and the session's id.
 
 A session is whatever its id stands for: a run of a team, a conversation, a tenant. Specified in
-docs/how/scheme.md, step 1.
+docs/internals/scheme.md, step 1.
 """
 
 from __future__ import annotations

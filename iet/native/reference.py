@@ -1,6 +1,6 @@
 """The readable twin of `csrc/keyed.h` and of every op: NumPy, slow, the oracle of all tests.
 
-The scheme in five steps (§ Keyed Implicit Embedding; docs/how/scheme.md is the specification):
+The scheme in five steps (§ Keyed Implicit Embedding; docs/internals/scheme.md is the specification):
 
     seed     k_π = h_π(a, c)  SipHash-2-4 of the n-1 context ids under the agent's 128-bit sub-key
     permute  P(k_π, v)        a four-round Feistel bijection of [0, V), computed for one v in O(1)

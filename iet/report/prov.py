@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from iet.report.model import Report
 
 NAMESPACE = "urn:uuid:21076bcc-3ac3-468e-9080-8f3f0d553473#implicit-execution-tracing/prov/v1/"
-"""docs/how/signing.md says why it is no address."""
+"""docs/internals/signing.md says why it is no address."""
 
 
 def document(report: Report) -> dict[str, Any]:

@@ -38,7 +38,7 @@ except ImportError as error:
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:uuid:21076bcc-3ac3-468e-9080-8f3f0d553473#implicit-execution-tracing/attribution/v1"
-"""Of what is signed now. docs/how/signing.md says why it is no address."""
+"""Of what is signed now. docs/internals/signing.md says why it is no address."""
 
 MAX_BYTES = 64 << 20
 MAX_SIGNATURES = 32

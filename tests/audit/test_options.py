@@ -25,7 +25,7 @@ def given(*words: str) -> dict[str, object]:
 
 
 def test_the_page_is_that_of_the_options() -> None:
-    page = pathlib.Path(__file__).parents[2] / "docs" / "api" / "options.md"
+    page = pathlib.Path(__file__).parents[2] / "docs" / "reference" / "options.md"
     assert page.read_text(encoding="utf-8") == reference()
     assert all(f"| `{name}` |" in reference() for name in NAMES)
 

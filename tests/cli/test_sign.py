@@ -141,7 +141,7 @@ def test_a_key_in_place_of_its_path_is_not_shown(said: Said, text: pathlib.Path,
 
 @pytest.fixture(scope="module")
 def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
-    """A token with an ECDSA key 2, and the file of its public key, got as docs/using/report.md gets it."""
+    """A token with an ECDSA key 2, and the file of its public key, got as docs/guides/sign.md gets it."""
     pytest.importorskip("pkcs11", reason="python-pkcs11 is not installed")
     libraries = [*pathlib.Path("/usr/lib").glob("**/softhsm/libsofthsm2.so")]
     if not libraries or shutil.which("softhsm2-util") is None:

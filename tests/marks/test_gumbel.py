@@ -47,7 +47,7 @@ def test_vectors_are_those_that_the_reference_makes() -> None:
 
 
 def test_the_specification_names_the_frozen_files() -> None:
-    page = (FOLDER.parent.parent / "docs" / "how" / "scheme.md").read_text()
+    page = (FOLDER.parent.parent / "docs" / "internals" / "scheme.md").read_text()
     for path in FOLDER.glob("*.json"):
         assert f"{path.name}  {hashlib.blake2b(path.read_bytes(), digest_size=32).hexdigest()}" in page
 
@@ -118,7 +118,7 @@ def test_vectors_of_the_hash_in_plain_integers() -> None:
 
 
 def test_the_specification_gives_the_logarithms_to_the_bit() -> None:
-    page = (FOLDER.parent.parent / "docs" / "how" / "scheme.md").read_text()
+    page = (FOLDER.parent.parent / "docs" / "internals" / "scheme.md").read_text()
     text = page.split("where mlog(x)")[1].split("in the same arithmetic")[0]
     carry, exponent_mask, root, *bits = (int(word, 16) for word in re.findall("0x[0-9A-Fa-f]+", text))
     *c, c8 = (np.uint32(word).view(np.float32) for word in bits)

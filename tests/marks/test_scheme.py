@@ -150,7 +150,7 @@ def test_mean_is_the_derivative_of_log_mgf(strength: float) -> None:
 
 
 def test_the_specification_shows_the_json_of_the_digest() -> None:
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "how" / "scheme.md").read_text()
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "internals" / "scheme.md").read_text()
     shown = page.split("keys sorted, no spaces, UTF-8:")[1].split("κ is written")[0]
     shown = shown.split("v is")[0]
     profile = Profile(Scheme(kappa=1.0, n_gram=3, k_p="per-agent"), vocab_size=99, unmarked_ids=(4, 7))

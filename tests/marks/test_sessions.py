@@ -45,7 +45,7 @@ def test_vectors_are_those_that_are_made() -> None:
 
 def test_the_vectors_are_frozen() -> None:
     path = pathlib.Path(make.__file__).with_name("sessions_v1.json")
-    page = (path.parents[2] / "docs" / "how" / "scheme.md").read_text()
+    page = (path.parents[2] / "docs" / "internals" / "scheme.md").read_text()
     assert f"sessions_v1.json  {hashlib.blake2b(path.read_bytes(), digest_size=32).hexdigest()}" in page
 
 

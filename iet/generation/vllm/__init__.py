@@ -2,7 +2,7 @@
 
     IET_REGISTRY=host.json vllm serve MODEL --logits-processors iet.generation.vllm:IETLogitsProcessor
 
-docs/using/vllm.md is the recipe, and says what does not work. vLLM runs this class in two places: where
+docs/guides/vllm.md is the recipe, and says what does not work. vLLM runs this class in two places: where
 requests arrive (`validate_params` only) and next to the model. Both read the same environment, because vLLM
 hands its configuration to the second one alone. Importing this module does not touch CUDA.
 

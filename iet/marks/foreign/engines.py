@@ -6,8 +6,8 @@
     synthid         the g-values of transformers' SynthIDTextWatermarkingConfig
 
 Each is an entry of `SCHEMES`: its parameters, what a key is, its score and its null law. `EngineKeys` puts
-agents under keys of one of them. docs/how/engines.md has the equations and their sources. Keys are secrets
-here: no repr, message or report shows one.
+agents under keys of one of them. docs/internals/foreign_marks.md has the equations and their sources.
+Keys are secrets here: no repr, message or report shows one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Scheme `waterfall`: text marked by the public Waterfall package, under integer ids.
 
     p = RandomState((id, *context)).permutation(V)          context: the n-1 token ids before
-    logits[v] += κ·φ(p[v])        x_j = φ(p[y_j])           (docs/how/waterfall.md)
+    logits[v] += κ·φ(p[v])        x_j = φ(p[y_j])           (docs/internals/waterfall.md)
 
 It exists to make and to read the runs of the paper, which marked with that package and the ids 42, 43, ...
 An id is no secret: whoever knows the scheme can try them all. For text of your own use a `Registry`.

@@ -1,4 +1,4 @@
-"""The arithmetic behind docs/paper.md, against the library's own metrics, and the page against it."""
+"""The arithmetic of docs/internals/paper.md against the library's metrics, and against the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.paper import implied
 from iet.audit.metrics import edge_similarity, mean_iou, token_accuracy
 
-PAGE = pathlib.Path(__file__).parents[3] / "docs" / "paper.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "internals" / "paper.md"
 
 
 @pytest.mark.parametrize("tables", [implied.clean, implied.agreement, implied.reconciled, implied.edges])
