@@ -5,14 +5,13 @@ from __future__ import annotations
 import collections
 import csv
 import dataclasses
-import html
 import io
 import shlex
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from iet.errors import InputError
-from iet.report.index import STYLE, no_formula, stacked
+from iet.report.index import no_formula
 from iet.report.lines import harmless, table
 from iet.report.wording import p_value
 
@@ -226,30 +225,15 @@ class ClaimReport:
 
     def to_html(self, about: tuple[str, ...] = ()) -> str:
         """Return it as a page: HTML that loads nothing and has no script; `about` are lines for its head."""
+        from iet.report.html import table_page
 
-        def line(tag: str, text: str) -> str:
-            return f"<{tag}>{html.escape(harmless(text))}</{tag}>"
-
-        head = "".join(f'<th scope="col">{column}' for column in COLUMNS)
-        body = "".join(
-            f'<tr class="{row[2]}">'
-            + "".join(f"<td>{html.escape(harmless(cell))}" for cell in row)
-            + "</tr>\n"
-            for row in self.rows()
-        )
-        lines = "".join(line("p", text) for text in about)
-        return (
-            '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            '<meta http-equiv="Content-Security-Policy" content="'
-            "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
-            f"{line('title', ' · '.join(['iet: who wrote which piece', *about[:1]]))}\n"
-            f"<style>{STYLE}{stacked(COLUMNS)}tr.contradicted {{ background: #c432; }}</style></head>\n"
-            f"<body><h1>Did they write what they are said to have written?</h1>\n"
-            f"{lines}{line('p', self.headline)}{line('p', self.counts)}\n"
-            f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n'
-            f"<tbody>{body}</tbody></table></div>\n"
-            f"{''.join(line('p', text) for text in self.legend())}</body></html>\n"
+        return table_page(
+            " · ".join(["iet: who wrote which piece", *about[:1]]),
+            "Did they write what they are said to have written?",
+            COLUMNS,
+            ((row[2], None, row) for row in self.rows()),
+            above=[*about, self.headline, self.counts],
+            below=self.legend(),
         )
 
     def events(self) -> list[dict[str, Any]]:

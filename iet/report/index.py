@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import html
 import io
 from collections.abc import Iterable, Sequence
 
-from iet.report.lines import harmless
+from iet.report.html import table_page
 from iet.report.wording import p_value
 
 COLUMNS = ("document", "agents found", "attributed", "p", "tokens", "what is wrong")
@@ -52,27 +51,13 @@ def index(rows: Iterable[Row], about: Sequence[str] = ()) -> str:
         rows: in the order in which they are shown.
         about: lines for its head, such as when and with which registry the texts were read.
     """
-    head = "".join(f'<th scope="col">{column}' for column in COLUMNS)
-    body = "".join(_row(row) for row in rows)
-    lines = "".join(f"<p>{html.escape(harmless(line))}" for line in about)
-    title = html.escape(harmless(" · ".join(["iet: who wrote what", *about[:1]])))
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta http-equiv="Content-Security-Policy" content="'
-        "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
-        f"<title>{title}</title>\n<style>{STYLE}{stacked(COLUMNS)}</style></head>\n"
-        f"<body><h1>Who wrote what</h1>\n{lines}\n"
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>\n'
-        "<p>p: how often a key that was never used looks as active by chance, of one document. Among many"
-        " documents some have a low p by chance.</p></body></html>\n"
+    title = " · ".join(["iet: who wrote what", *about[:1]])
+    explanation = (
+        "p: how often a key that was never used looks as active by chance, of one document. Among many"
+        " documents some have a low p by chance."
     )
-
-
-def _row(row: Row) -> str:
-    name, *cells = (html.escape(harmless(cell)) for cell in row.cells())
-    shown = name if row.link is None else f'<a href="{html.escape(row.link)}">{name}</a>'
-    return f"<tr><td>{shown}" + "".join(f"<td>{cell}" for cell in cells) + "</tr>\n"
+    cells = (("", row.link, row.cells()) for row in rows)
+    return table_page(title, "Who wrote what", COLUMNS, cells, above=about, below=[explanation])
 
 
 def as_csv(rows: Iterable[Row]) -> str:
@@ -94,27 +79,3 @@ FORMULA = "=+-@\t\r\n"
 def no_formula(cell: str) -> str:
     """Return a cell that no spreadsheet takes for a formula: names of documents are a stranger's."""
     return f"'{cell}" if cell[:1] and cell[0] in FORMULA else cell
-
-
-STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #8886; vertical-align: top;
-  overflow-wrap: anywhere; }
-@media screen and (max-width: 45rem) {
-  thead { position: absolute; left: -99rem; }
-  table, tbody, tr { display: block; }
-  tr { padding: .4rem 0; border-bottom: 1px solid #8886; }
-  td { display: flow-root; padding: .05rem 0 .05rem 8.5rem; border: 0; }
-  td:empty { display: none; }
-  td::before { float: left; width: 8rem; margin-left: -8.5rem; opacity: .75; }
-}
-"""
-
-
-def stacked(columns: Sequence[str]) -> str:
-    """Return what `STYLE` lacks on a narrow screen, where a row is a block: each cell's column before it."""
-    names = (f"td:nth-child({i})::before {{ content: '{name}'; }}" for i, name in enumerate(columns, 1))
-    return "@media screen and (max-width: 45rem) {\n" + "\n".join(names) + "\n}\n"

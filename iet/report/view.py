@@ -8,7 +8,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,12 +57,29 @@ class ShownAgent:
     `plain` is its row under `PLAIN_AGENT_COLUMNS`. Without evidence it has no rows.
     """
 
+    index: int
     name: str
     colour: str
     dash: str
     share: float
     row: list[str] | None
     plain: list[str] | None
+
+
+class Piece(NamedTuple):
+    """Text in one shade, and the badges before it.
+
+    Attributes:
+        paragraph: number of the paragraph that starts here, None elsewhere.
+        named: whether the segment's title is shown before the text.
+        depth: shade from 1 to `DEPTHS`, or 0 for none.
+        text: without control characters.
+    """
+
+    paragraph: int | None
+    named: bool
+    depth: int
+    text: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +92,7 @@ class ShownSegment:
         facts, numbers: where it stands, in words of everybody; and in the method's terms.
         runs: (depth, start, end) of characters: shaded in depth 1 to `DEPTHS`, or 0, not at all. Empty where
             only ids were audited.
+        pieces: the same runs as text, split at the starts of paragraphs.
     """
 
     agent: int | None
@@ -82,11 +100,18 @@ class ShownSegment:
     start: int
     end: int
     runs: list[tuple[int, int, int]]
+    pieces: list[Piece]
     title: str
     facts: list[tuple[str, str]]
     numbers: list[tuple[str, str]]
     why: list[str]
     row: list[str]
+
+    @property
+    def style(self) -> str:
+        """CSS classes of its text."""
+        unnamed = "out" if self.left_out else "nobody"
+        return unnamed if self.agent is None else f"agent a{self.agent}"
 
 
 AGENT_COLUMNS = ("agent", "found", "p in the text", "strength of its mark", "segments", "share")
@@ -98,6 +123,7 @@ def agents(report: Report) -> list[ShownAgent]:
     shares = shares_of(report)
     return [
         ShownAgent(
+            i,
             name,
             *look(i),
             shares.get(name, 0.0),
@@ -126,8 +152,9 @@ def segment_columns(report: Report) -> list[str]:
 def segments(report: Report) -> list[ShownSegment]:
     """Return the segments in order. O(T·P), P the agents that the decoder looked at; deterministic."""
     places = _places(report)
-    starts = [] if report.text is None else paragraph_starts(report.text)
-    return [_segment(report, i, segment, places, starts) for i, segment in enumerate(report.segments, 1)]
+    text = "" if report.text is None else harmless(report.text.replace("\r\n", " \n"))  # of equal length
+    starts = paragraph_starts(report.text or "")
+    return [_segment(report, segment, places, text, starts) for segment in report.segments]
 
 
 def writers(report: Report) -> list[str]:
@@ -216,8 +243,26 @@ def _runs(report: Report, segment: Segment) -> list[tuple[int, int, int]]:
     return list(posterior_runs(report.trace, segment.agent, low, high, depth, DEPTHS))
 
 
+def _pieces(
+    text: str, start: int, end: int, runs: list[tuple[int, int, int]], paragraphs: list[int]
+) -> list[Piece]:
+    """Split the runs of a segment at paragraphs; the name stands at its first letter and at each of them."""
+    low, high = bisect.bisect_left(paragraphs, start), bisect.bisect_left(paragraphs, end)
+    numbers = {paragraphs[i]: i + 1 for i in range(low, high)}
+    first = end - len(text[start:end].lstrip())
+    badges = sorted({first, *numbers})
+    pieces = []
+    for depth, a, b in runs:
+        cuts = [a, *(badge for badge in badges if a < badge < b), b]
+        pieces += [
+            Piece(numbers.get(c), c in numbers or c == first, depth, text[c:d])
+            for c, d in itertools.pairwise(cuts)
+        ]
+    return pieces
+
+
 def _segment(
-    report: Report, number: int, segment: Segment, places: dict[str, int], paragraphs: list[int]
+    report: Report, segment: Segment, places: dict[str, int], text: str, paragraphs: list[int]
 ) -> ShownSegment:
     segment = report.told(segment)
     span, unit = extent(segment), "tokens" if report.text is None else "characters"
@@ -243,17 +288,19 @@ def _segment(
             ("ends within", _range(segment.end_interval, intervals)),
         ]
         why = [*how_sure(report, segment), *reasons(report, segment), *_ends(report, segment)]
+    runs = _runs(report, segment)
     return ShownSegment(
         agent=None if segment.agent is None else places[segment.agent],
         left_out=segment.left_out,
         start=span[0],
         end=span[1],
-        runs=_runs(report, segment),
+        runs=runs,
+        pieces=_pieces(text, *span, runs, paragraphs),
         title=title,
         facts=[(term, value) for term, value in facts if value],
         numbers=[(term, value) for term, value in numbers if value],
         why=why,
-        row=[str(number), title, within, where, *_plain_figures(segment)],
+        row=[within, where, *_plain_figures(segment)],
     )
 
 

@@ -1,44 +1,37 @@
-"""The page at `/`, on which a text is dropped and its report appears. It loads nothing from elsewhere."""
+"""The page at `/`: a user drops a text on it and gets its report. It loads nothing from other hosts."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import importlib.resources
 import json
 from typing import Any
 
-from iet.report.html import FIRST
+from markupsafe import Markup
+
+from iet.report import html
 from iet.service import documents
 
+_TEMPLATES = html.environment("iet.service")
+_SCRIPT = Markup(_TEMPLATES.get_template("page.js").render(kinds=documents.NAMES))
 
-def _read(package: str, name: str) -> str:
-    return importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")
-
-
-def _hash(script: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-
-
-_SCRIPT = _read("iet.service", "page.js").replace("{{kinds}}", json.dumps(documents.NAMES))
-
-PAGE = _read("iet.service", "page.html").replace("{{script}}", _SCRIPT)
+PAGE = _TEMPLATES.get_template("page.html").render(script=_SCRIPT)
 """The page, as HTML."""
 
-# A report is shown in a frame, which stands under the policy of the page as well as under its own.
-_SCRIPTS = " ".join(map(_hash, (_SCRIPT, FIRST, _read("iet.report", "page.js"))))
+# The frame that shows a report obeys the policy of this page as well as that of the report.
+_SOURCES = html.policy(_SCRIPT, html.FIRST, html.SCRIPT)
 
 HEADERS = {
-    "Content-Security-Policy": f"default-src 'none'; script-src {_SCRIPTS}; style-src 'unsafe-inline';"
+    "Content-Security-Policy": f"default-src 'none'; script-src {_SOURCES}; style-src 'unsafe-inline';"
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",
 }
-"""What it is sent with."""
+"""HTTP headers of the page."""
 
 
 def report_schema() -> dict[str, Any]:
     """Return the JSON schema of a report."""
-    schema: dict[str, Any] = json.loads(_read("iet.report", "schema.json"))
+    text = importlib.resources.files("iet.report").joinpath("schema.json").read_text(encoding="utf-8")
+    schema: dict[str, Any] = json.loads(text)
     return schema

@@ -253,7 +253,7 @@ def test_each_paragraph_has_its_number_and_its_agent() -> None:
         *("1", "planner", "2", "planner", "3", "planner"),
         *("critic", "4", "critic"),
     ]
-    assert [segment.row[2] for segment in view.segments(report)] == ["1 to 3", "3 to 4"]
+    assert [segment.row[0] for segment in view.segments(report)] == ["1 to 3", "3 to 4"]
     assert Parsed(page(report)).segments == [first, second]
 
 

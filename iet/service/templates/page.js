@@ -1,6 +1,6 @@
 "use strict";
 const at = (id) => document.getElementById(id);
-const KINDS = {{kinds}};
+const KINDS = {{ kinds | tojson }};
 let name = "", page = "", of = "", sending = null, held = null, taken = 0;
 
 function say(text, bad = false) {
