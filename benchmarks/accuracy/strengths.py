@@ -33,12 +33,12 @@ from numpy.typing import NDArray
 from benchmarks.recording import INTERVAL, columns, exit_code, finish, parser, read_rows
 from benchmarks.statistics import summary
 from iet.decoding import NOBODY, decode, forward_backward
-from iet.marks.families import FAMILIES, Draws, Family, drawn_family
+from iet.marks.families import FAMILIES, BernoulliSum, Family, sum_family
 
 LAWS = {
     "fourier": FAMILIES["fourier"],
     "gumbel": FAMILIES["gumbel"],
-    "green list": drawn_family("kgw", Draws((1,), 0.25, 0.0, 1.0)),
+    "green list": sum_family("kgw", BernoulliSum((1,), 0.25, 0.0, 1.0)),
 }
 STAGES, SPREAD, DILUTED = 3, 0.4, 0.5
 VARIED = 1.0  # spread of log nats from turn to turn
@@ -129,8 +129,8 @@ def strength_of(law: Family, nats: NDArray[np.floating[Any]]) -> Floats:
 
 def draw(law: Family, strengths: Floats, rng: np.random.Generator) -> Floats:
     """Return scores of the law, each tilted by its λ."""
-    if law.draws is not None:  # one draw of 0 or 1
-        odds = law.draws.chance / (1 - law.draws.chance) * np.exp(strengths)
+    if law.bits is not None:  # one draw of 0 or 1
+        odds = law.bits.chance / (1 - law.bits.chance) * np.exp(strengths)
         return (rng.random(strengths.shape) < odds / (1 + odds)).astype(np.float64)
     if law.name == "gumbel":
         return np.asarray(rng.exponential(1 / (1 - strengths)))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.errors import InputError
-from iet.marks.families import FAMILIES, Draws, Family, drawn_family
+from iet.marks.families import FAMILIES, BernoulliSum, Family, sum_family
 
 Floats = NDArray[np.float64]
 
@@ -32,10 +32,10 @@ def _steepness(strength: Any) -> Any:
     return np.where(np.abs(s) < 1e-3, 1e-3, s)
 
 
-GREEN = drawn_family("green list", Draws((1,), 0.25, -1 / math.sqrt(3), 4 / math.sqrt(3)))
+GREEN = sum_family("green list", BernoulliSum((1,), 0.25, -1 / math.sqrt(3), 4 / math.sqrt(3)))
 """Tokens on a green list of a quarter of the vocabulary (Kirchenbauer et al. 2023), standardised."""
 
-THREE_BITS = drawn_family("three bits", Draws((1, 1, 1), 0.5, -math.sqrt(3), 2 / math.sqrt(3)))
+THREE_BITS = sum_family("three bits", BernoulliSum((1, 1, 1), 0.5, -math.sqrt(3), 2 / math.sqrt(3)))
 """The mean of three fair bits, standardised: scores of SynthID at depth 3."""
 
 INVERSE = Family("inverse", -1, 1.0, _triangle_log_mgf, _triangle_mean)
@@ -61,8 +61,8 @@ def draw(family: Family, strength: float, rng: np.random.Generator, size: Any) -
         return np.asarray(np.cos(rng.vonmises(0.0, strength, size)))
     if family is FAMILIES["gumbel"]:
         return np.asarray(rng.exponential(1 / (1 - strength), size))
-    if family.draws is not None and len(set(family.draws.weights)) == 1:
-        draws, weight = family.draws, family.draws.weights[0]
+    if family.bits is not None and len(set(family.bits.weights)) == 1:
+        draws, weight = family.bits, family.bits.weights[0]
         odds = draws.chance / (1 - draws.chance) * math.exp(strength * draws.step * weight)
         ones = rng.binomial(len(draws.weights), odds / (1 + odds), size)
         return np.asarray(draws.low + draws.step * weight * ones)

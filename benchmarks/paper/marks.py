@@ -35,7 +35,7 @@ from benchmarks.paper import needed
 from benchmarks.paper.conversations.logs import Setting
 from iet.errors import InputError
 from iet.kernels import embed_, pair_numbers
-from iet.marks.families import FAMILIES, Draws, Family, drawn_family
+from iet.marks.families import FAMILIES, BernoulliSum, Family, sum_family
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme, canonical_digest
 from iet.marks.tokenizer import Tokenizer
@@ -50,7 +50,7 @@ GAMMA = 0.5
 PUBLISHED = 2.0
 """δ of the main results of KGW and of Unigram, both with γ = 1/2."""
 
-GREEN = drawn_family("green list", Draws((1,), GAMMA, -1.0, 2.0))
+GREEN = sum_family("green list", BernoulliSum((1,), GAMMA, -1.0, 2.0))
 """The law of ±1 scores of green lists."""
 
 Green = Callable[[int, int, int], npt.NDArray[np.bool_]]

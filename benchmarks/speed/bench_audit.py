@@ -5,8 +5,8 @@ python -m benchmarks.speed.bench_audit -o benchmarks/results/audit.json
 Three parts. Six agents on one thread: each text is tokenized and audited in turn; the floor is the call
 `encode_batch`, with offsets and without reading anything from its result; ratios are medians over rounds. An
 audit can stay below it: with a byte-level tokenizer it does not ask for offsets (iet/marks/tokenizer.py), and
-for the ids of a word once (iet/marks/words.py). The text is the same in all rounds, so all words are known;
-"no word known" forgets them before each round, as if nothing was ever read before.
+asks for the ids of a word once (iet/marks/word_cache.py). The text is the same in all rounds, so all words
+are known; "no word known" clears the cache before each round.
 Ten thousand keys: a process of its own on all cores, with its peak memory. The command `iet audit`: whole
 processes, with an empty cache of compiled loops (cold) and with a filled one (warm). The shipped model writes
 the marked text. With --data, a folder with who_and_when/Hand-Crafted/*.json and corpus/, agent logs are read
@@ -42,7 +42,7 @@ from iet.audit import plan
 from iet.errors import IetError
 from iet.marks.registry import Registry
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
-from iet.marks.words import Words
+from iet.marks.word_cache import WordCache
 
 MANY_KEYS, MANY_TOKENS = 10_000, 4_096
 
@@ -87,7 +87,7 @@ def validate(registry: Registry, text: str) -> None:
 
 def unread(auditor: iet.Auditor, tokenizer: Tokenizer, text: str) -> None:
     """Audit a text with a tokenizer that has read nothing before."""
-    tokenizer._words = Words(tokenizer.backend, tokenizer._token_lengths)
+    tokenizer._words = WordCache(tokenizer.backend, tokenizer._token_lengths)
     auditor.audit(text)
 
 

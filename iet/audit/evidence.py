@@ -140,7 +140,7 @@ def activity_log_p(log_ratios: Floats, count: int | Integers, family: Family) ->
     n = 131,072 on with the table's last row. Beyond the table it falls by e^-1 for each unit, as it nearly
     does inside. Where p is above e^-1, and for n below 128, it is not smooth enough in n, and the higher of
     the neighbouring rows is taken; likewise the higher entry in log Λ where p is above e^-1. This is Markov's
-    bound 1/Λ for texts shorter than the table (n < 32) and for families of `drawn_family`, whose laws differ
+    bound 1/Λ for texts shorter than the table (n < 32) and for families of `sum_family`, whose laws differ
     by their parameters. A key by itself: `over_keys` corrects for their number.
 
     Args:
@@ -151,7 +151,7 @@ def activity_log_p(log_ratios: Floats, count: int | Integers, family: Family) ->
     Returns:
         log_p, of the shape of `log_ratios`, float64 <= 0, natural logarithms; 0 for n = 0. O(K) a text.
     """
-    if family.draws is not None:
+    if family.bits is not None:
         none = np.expand_dims(np.asarray(count) == 0, -1)
         return np.where(none, 0.0, -np.maximum(0.0, log_ratios))
     levels, counts, table = _activity_null(family.name)

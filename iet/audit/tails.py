@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from iet.errors import InputError
-from iet.marks.families import FAMILIES, Draws, Family
+from iet.marks.families import FAMILIES, BernoulliSum, Family
 from iet.native.arrays import Float64s, Int64s
 from iet.native.loops import loop
 
@@ -38,9 +38,9 @@ def log_tail(total: float, count: int, family: Family) -> float:
 
 def log_tails(totals: Float64s, counts: Int64s, family: Family) -> Float64s:
     """Return `log_tail` [S] of many sums: `totals` s [S] of `counts` n [S] scores of one `family`."""
-    if family.draws is not None:
-        alike = len(set(family.draws.weights)) == 1
-        return _drawn(totals, counts, family.draws) if alike else _weighted(totals, counts, family)
+    if family.bits is not None:
+        alike = len(set(family.bits.weights)) == 1
+        return _drawn(totals, counts, family.bits) if alike else _weighted(totals, counts, family)
     if family.name not in LOG_TAILS:
         raise InputError(f"family: got {family.name!r}, expected one of {sorted(LOG_TAILS)}")
     return LOG_TAILS[family.name](totals, counts)
@@ -114,7 +114,7 @@ def _robinson(u: float) -> float:
     return -math.log(u) - math.log(2 * math.pi) / 2 + math.log1p(-1 / square + 3 / (square * square))
 
 
-def _drawn(totals: Float64s, counts: Int64s, draws: Draws) -> Float64s:
+def _drawn(totals: Float64s, counts: Int64s, draws: BernoulliSum) -> Float64s:
     """Return the tails of sums of scores of D draws of equal weight: P(Bin(n·D, q) >= (s - n·low) / step)."""
     step = draws.step * draws.weights[0]
     # A score is a float32: what is off by less than 1/4 of a success is rounding.
@@ -127,8 +127,8 @@ def _weighted(totals: Float64s, counts: Int64s, family: Family) -> Float64s:
 
     λ is found by bisection. Chernoff's bound below 20 scores; 1 where the sum is below its mean.
     """
-    assert family.draws is not None
-    draws = family.draws
+    assert family.bits is not None
+    draws = family.bits
     means = totals / np.maximum(counts, 1)
     highest = draws.low + draws.step * sum(draws.weights)
     inside = np.minimum(means, highest - 1e-6 * draws.step)

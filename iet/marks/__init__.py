@@ -1,1 +1,1 @@
-"""What a mark is, and who may make it: schemes, families, tokenizers, keys and their registry."""
+"""Marks and their keys: schemes, families, tokenizers, keys and their registry."""

@@ -1,12 +1,12 @@
-"""A commitment to many keys, of which one can be opened without the others: the tree of RFC 6962, §2.1.
+"""A commitment to many keys that can be opened for a single key: the Merkle tree of RFC 6962, §2.1.
 
     leaf(d)    = H(0x00 ‖ d)                             H: BLAKE2b-256
     node(l, r) = H(0x01 ‖ l ‖ r)
     root(D)    = leaf(d_0), or node(root(D[:k]), root(D[k:])), k the largest power of two below |D|
 
-A leaf names an agent, its profile and epoch, and commits to its secret by a hash that is keyed with it, so no
-hash in a path says anything about another key, not even whose it is. What differs from RFC 6962 stands in
-docs/internals/signing.md.
+A leaf names an agent, its profile and epoch, and commits to its secret by a hash that is keyed with it. So
+the hashes in a path reveal nothing about other keys, not even their agents. docs/internals/signing.md lists the
+differences from RFC 6962.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Leaf:
     """One key in the tree; leaves are sorted by these fields, in this order.
 
     Attributes:
-        agent: whose key it is.
+        agent: its name.
         epoch: of the key, from 0.
-        profile: id of the profile that it marks under.
-        commitment: `commitment` of its secret.
+        profile: id of the agent's profile.
+        commitment: `commitment` of the key's secret.
     """
 
     agent: str
@@ -57,13 +57,13 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class Opening:
-    """Shows that a registry's digest commits to one key, and nothing about its other keys.
+    """A proof that a registry's digest commits to one key; it reveals nothing about the other keys.
 
     Attributes:
         leaf: the key.
         index: of the leaf, from 0.
         keys: number of leaves.
-        path: hashes in hex of the subtrees beside the leaf, from the lowest up.
+        path: hashes in hex of the sibling subtrees, from the lowest up.
         profiles: ids of the registry's profiles, ascending.
     """
 
@@ -78,7 +78,7 @@ class Opening:
         """The registry's digest that this opens. O(log keys).
 
         Raises:
-            InputError: the path is not as long as the place of the leaf requires.
+            InputError: the path does not have the length that the leaf's index requires.
         """
         sides = _sides(self.index, self.keys)
         if len(sides) != len(self.path):
@@ -107,20 +107,20 @@ class Opening:
                 raise ValueError(f"schema is {data['schema']!r}")
             leaf = Leaf(**fields.pop("leaf"))
             path, profiles = (_strings(name, fields.pop(name)) for name in ("path", "profiles"))
-            found = cls(leaf=leaf, path=path, profiles=profiles, **fields)
-            for name, number in (("epoch", leaf.epoch), ("index", found.index), ("keys", found.keys)):
+            opening = cls(leaf=leaf, path=path, profiles=profiles, **fields)
+            for name, number in (("epoch", leaf.epoch), ("index", opening.index), ("keys", opening.keys)):
                 if isinstance(number, bool) or not isinstance(number, int) or number < 0:
                     raise ValueError(f"{name} is {number!r}")
             _strings("leaf", [leaf.agent, leaf.profile, leaf.commitment])
-            if found.index >= found.keys:
-                raise ValueError(f"index is {found.index} of {found.keys} keys")
+            if opening.index >= opening.keys:
+                raise ValueError(f"index is {opening.index} of {opening.keys} keys")
             if any(len(bytes.fromhex(hash)) != 32 for hash in path):
                 raise ValueError("a hash in path has not 32 bytes")
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise InputError(
                 f"opening: got one that cannot be read ({error}); expected what Opening.to_dict returns"
             ) from None
-        return found
+        return opening
 
 
 def registry_digest(profiles: Sequence[str], leaves: Sequence[Leaf]) -> str:
@@ -128,9 +128,7 @@ def registry_digest(profiles: Sequence[str], leaves: Sequence[Leaf]) -> str:
 
     Args:
         profiles: ids.
-        leaves: every key of it, in any order.
-
-    O(keys).
+        leaves: every key of the registry, in any order. O(keys).
     """
     hashes = [leaf.hash for leaf in sorted(leaves)]
     return _registry_digest(sorted(profiles), len(hashes), _root(hashes))
@@ -146,7 +144,7 @@ def open_leaf(profiles: Sequence[str], leaves: Sequence[Leaf], leaf: Leaf) -> Op
     """
     ordered = sorted(leaves)
     index = ordered.index(leaf)
-    path = _path([one.hash for one in ordered], index)
+    path = _path([leaf.hash for leaf in ordered], index)
     return Opening(leaf, index, len(ordered), tuple(hash.hex() for hash in path), tuple(sorted(profiles)))
 
 
@@ -172,7 +170,7 @@ def _root(hashes: Sequence[bytes]) -> bytes:
 
 
 def _path(hashes: Sequence[bytes], index: int) -> list[bytes]:
-    """Return the roots of the subtrees beside the leaf, from the lowest up."""
+    """Return the roots of the sibling subtrees of a leaf, from the lowest up."""
     if len(hashes) == 1:
         return []
     split = _split(len(hashes))
@@ -182,7 +180,7 @@ def _path(hashes: Sequence[bytes], index: int) -> list[bytes]:
 
 
 def _sides(index: int, count: int) -> list[bool]:
-    """Tell for each level, the lowest first, whether the leaf is in the left subtree."""
+    """Return for each level, the lowest first, whether the leaf is in the left subtree."""
     sides = []
     while count > 1:
         split = _split(count)
@@ -195,5 +193,5 @@ def _strings(name: str, values: object) -> tuple[str, ...]:
     if not isinstance(values, (list, tuple)) or not all(isinstance(value, str) for value in values):
         raise ValueError(f"{name} is {values!r:.80}")
     for value in values:
-        value.encode()  # half a surrogate pair, which JSON can hold, has no UTF-8 and no hash
+        value.encode()  # JSON can hold a lone surrogate, which has no UTF-8 form and so no hash
     return tuple(values)

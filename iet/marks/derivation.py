@@ -1,8 +1,7 @@
-"""What is derived from an agent's secret: of sessions, sub-keys, a frequency, keys of engines.
+"""Derivations from an agent's secret: session secrets, sub-keys, frequencies, keys of engines.
 
+Each is BLAKE2b keyed with the secret, with a label of its own, so that one reveals nothing about another.
 The specification is docs/internals/scheme.md, step 1.
-
-Everything is BLAKE2b keyed with the secret, each with a label of its own, so that none of it tells another.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ PUBLISHED_LABEL = b"iet/v1/published/"
 SECRET_BYTES = 32
 
 ENGINE_KEY_BYTES = {"sglang": 8}
-"""The engines' own watermarks that take a key with a request, and how long that is."""
+"""Engines whose own watermark takes a key with a request -> number of bytes of that key."""
 
 
 def derive_session(secret: bytes, session: str) -> bytes:
-    """Return the 32 bytes that stand for an agent's secret in one session: BLAKE2b keyed with that secret.
+    """Return an agent's secret in one session, 32 bytes: BLAKE2b keyed with the agent's secret.
 
-    Who learns them, or all that was written under them, learns nothing of the secret or of another session.
+    The result, and text marked under it, reveal nothing about the agent's secret or other sessions.
 
     Args:
         secret: 32 bytes.
-        session: its id, hashed as it is, in UTF-8.
+        session: its id, hashed as UTF-8 without normalisation.
     """
     return hashlib.blake2b(SESSION_LABEL + session.encode(), key=secret, digest_size=32).digest()
 
@@ -60,7 +59,7 @@ def derive_frequency(secret: bytes, max_frequency: int) -> int:
 
 
 def check_frequency(profile: Profile) -> None:
-    """Refuse a k_p of all agents under which no text could be audited, where under 1 it could."""
+    """Raise an InputError if no text could be audited under the profile's k_p, but could under k_p 1."""
     k_p, few = profile.scheme.k_p, functools.partial(few_values, profile.vocab_size, family=profile.family)
     if k_p != "per-agent" and few(k_p) and not few(1):
         values = profile.vocab_size // math.gcd(profile.vocab_size, k_p)
@@ -71,9 +70,9 @@ def check_frequency(profile: Profile) -> None:
 
 
 def derive_engine_key(secret: bytes, engine: str) -> bytes:
-    """Return what an engine's own watermark takes as the agent's key: BLAKE2b keyed with its secret.
+    """Return an agent's key for an engine's own watermark: BLAKE2b keyed with its secret.
 
-    Who learns it can set and find that engine's mark as the agent, but neither iet's nor another engine's.
+    It is enough to set and detect that engine's mark as the agent, but not iet's or another engine's.
 
     Args:
         secret: 32 bytes.
@@ -84,7 +83,7 @@ def derive_engine_key(secret: bytes, engine: str) -> bytes:
 
 
 def derive_index_key(secret: bytes, salt: bytes) -> bytes:
-    """Return the 16 bytes that key the hashes of an index of what was published.
+    """Return the 16 bytes that key the hashes of an index of published text.
 
     Args:
         secret: 32 bytes.
@@ -94,7 +93,7 @@ def derive_index_key(secret: bytes, salt: bytes) -> bytes:
 
 
 def usable(profile: Profile, secret: bytes) -> bool:
-    """Tell whether text under this key can be audited: a frequency of its own is none of `few_values`."""
+    """Return whether text under this key can be audited: its frequency has enough values (`few_values`)."""
     if profile.scheme.k_p != "per-agent":
         return True
     frequency = derive_frequency(secret, profile.max_frequency)
@@ -102,7 +101,7 @@ def usable(profile: Profile, secret: bytes) -> bool:
 
 
 def checked_secret(secret: bytes | None) -> bytes:
-    """Return the secret, or one from the operating system, or raise an InputError that does not quote it."""
+    """Return the secret, None: 32 random bytes; or raise an InputError that does not quote it."""
     if secret is None:
         import secrets
 
@@ -114,10 +113,10 @@ def checked_secret(secret: bytes | None) -> bytes:
 
 
 def new_secret(profile: Profile, secret: bytes | None) -> bytes:
-    """Return the secret, or one that is drawn and `usable`, which with a small V may take some draws."""
-    found = checked_secret(secret)
-    for _ in range(64 if secret is None else 0):  # with some V no key is
-        if usable(profile, found):
+    """Return the secret; None: a random one that is `usable`. With a small V this may take several draws."""
+    drawn = checked_secret(secret)
+    for _ in range(64 if secret is None else 0):  # for some V no key is usable
+        if usable(profile, drawn):
             break
-        found = checked_secret(None)
-    return found
+        drawn = checked_secret(None)
+    return drawn

@@ -1,4 +1,4 @@
-"""The families of marks: a perturbation φ, and the law of its scores with and without a mark."""
+"""The families of marks: a perturbation φ, and the distribution of its scores with and without a mark."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 
 
 @dataclasses.dataclass(frozen=True)
-class Draws:
-    """A score that is a weighted sum of draws of 0 or 1: low + step·Σ_d weights[d]·g_d.
+class BernoulliSum:
+    """The law of a score that is a weighted sum of independent bits g_d: low + step·Σ_d weights[d]·g_d.
 
     Attributes:
         weights: positive integers.
-        chance: probability that a draw is 1 in unmarked text, between 0 and 1.
-        low: the score if every draw is 0.
-        step: what a unit of the sum adds to the score.
+        chance: probability that a bit is 1 in unmarked text, between 0 and 1.
+        low: the score if every bit is 0.
+        step: factor of the weighted sum.
     """
 
     weights: tuple[int, ...]
@@ -31,24 +31,23 @@ class Draws:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A perturbation φ with what its scores look like with and without a mark.
+    """A perturbation φ, with the distribution of its scores with and without a mark.
 
-    Tokens drawn from softmax(logits + κ·φ) follow, when many tokens are likely, the null law of the score
-    tilted by exp(λ·x) with λ = κ; predictable text has a smaller λ. So the log-likelihood ratio of one
+    If many tokens are likely, scores of tokens drawn from softmax(logits + κ·φ) follow the null law tilted by
+    exp(λ·x) with λ = κ; predictable text has a smaller λ. So the log-likelihood ratio of one
     score x is λ·x - log_mgf(λ), and `mean(λ)`, the derivative of `log_mgf`, is the expected score.
 
     Attributes:
         name: key in `FAMILIES`.
         code: its number in the native modules.
         variance: variance of an unmarked score.
-        log_mgf: λ -> log E[exp(λ·x)] of an unmarked score; of a number, or of each number in an array.
-        mean: λ -> expected score at strength λ; likewise. `mean(0)` is the mean of an unmarked score.
+        log_mgf: λ -> log E[exp(λ·x)] of an unmarked score; for a number, or elementwise for an array.
+        mean: λ -> expected score at strength λ, elementwise too. `mean(0)` is the mean of an unmarked score.
         strength_limit: `log_mgf` is finite for λ below it.
-        n_gram: default of a `Scheme`.
-        kappa: likewise.
+        n_gram, kappa: defaults of a `Scheme`.
         chooses: whether the mark chooses the token (keyed Gumbel-max sampling) instead of changing logits.
             Then κ, k_p and placement have no meaning: they must be this `kappa`, 1 and "final".
-        draws: the draws that a score is a sum of (`drawn_family`); None for all of `FAMILIES`.
+        bits: the law of the scores if they are sums of bits (`sum_family`); None for all of `FAMILIES`.
     """
 
     name: str
@@ -60,7 +59,7 @@ class Family:
     n_gram: int = 2
     kappa: float = 0.8
     chooses: bool = False
-    draws: Draws | None = None
+    bits: BernoulliSum | None = None
 
 
 def _log_i0(x: Any) -> Any:
@@ -89,8 +88,8 @@ FAMILIES: Mapping[str, Family] = {
     # φ(r) = cos(2π·k_p·r/V): the paper's choice. Its null law is the arcsine law on [-1, 1].
     "fourier": Family("fourier", 0, 0.5, _log_i0, _i1_over_i0),
     # Keyed Gumbel-max sampling: the token is argmax(logits - log(-log u)), its score -log(1 - u), and the
-    # null law Exp(1). The tilt is a summary there: a token of probability p has u^(1/p) uniform.
-    # Its code is 2 because the code seeds the draws of committed tables (iet/audit/activity_null.json).
+    # null law Exp(1). The tilt is an approximation: for a token of probability p, u^(1/p) is uniform.
+    # The code is 2 because it seeds the simulation of committed tables (iet/audit/activity_null.json).
     "gumbel": Family(
         "gumbel",
         2,
@@ -106,26 +105,26 @@ FAMILIES: Mapping[str, Family] = {
 
 
 @functools.cache
-def drawn_family(name: str, draws: Draws) -> Family:
-    """Return a family of scores that are sums of draws, as some serving engines have them.
+def sum_family(name: str, bits: BernoulliSum) -> Family:
+    """Return a family of scores that are sums of bits, as in the watermarks of some serving engines.
 
-    log_mgf(λ) = λ·low + Σ_d log(1 - q + q·exp(λ·step·weights[d])),    q = draws.chance
+    log_mgf(λ) = λ·low + Σ_d log(1 - q + q·exp(λ·step·weights[d])),    q = bits.chance
     """
-    counted = collections.Counter(draws.weights)
-    values = [(draws.step * weight, count) for weight, count in sorted(counted.items())]
-    odds = math.log(draws.chance / (1 - draws.chance))
+    counted = collections.Counter(bits.weights)
+    values = [(bits.step * weight, count) for weight, count in sorted(counted.items())]
+    odds = math.log(bits.chance / (1 - bits.chance))
 
     def log_mgf(x: Any) -> Any:
-        base = math.log1p(-draws.chance)
-        return x * draws.low + sum(n * (base + np.logaddexp(0.0, odds + x * value)) for value, n in values)
+        base = math.log1p(-bits.chance)
+        return x * bits.low + sum(n * (base + np.logaddexp(0.0, odds + x * value)) for value, n in values)
 
     def mean(x: Any) -> Any:
         # 1 / (1 + exp(-z)) without overflow
         tilted = ((np.tanh((odds + x * value) / 2) + 1) / 2 * (n * value) for value, n in values)
-        return draws.low + sum(tilted)
+        return bits.low + sum(tilted)
 
-    variance = draws.chance * (1 - draws.chance) * sum(n * value**2 for value, n in values)
-    return Family(name, -1, variance, log_mgf, mean, draws=draws)
+    variance = bits.chance * (1 - bits.chance) * sum(n * value**2 for value, n in values)
+    return Family(name, -1, variance, log_mgf, mean, bits=bits)
 
 
 FEWEST_VALUES = 64
@@ -133,17 +132,17 @@ FEWEST_VALUES = 64
 
 
 def few_values(vocab_size: int, frequencies: Any, family: Family) -> Any:
-    """Tell for which k_p φ takes so few values that scores do not follow the family's null law.
+    """Return for each k_p whether φ takes too few values for scores to follow the family's null law.
 
-    Chance would pass for evidence there.
+    Then p-values would be wrong.
 
-    φ takes q = V / gcd(V, k_p) values. Family "fourier" follows the arcsine law from a few dozen on; where
-    gcd(V, k_p) is 1 the distribution of scores over keys is right from 4 on.
+    φ takes q = V / gcd(V, k_p) values. Family "fourier" follows the arcsine law from a few dozen on; if
+    gcd(V, k_p) is 1, the distribution of scores over keys is right from 4 on.
 
     Args:
         vocab_size: V.
         frequencies: k_p [K].
-        family: "gumbel" has no frequency, so none is bad there.
+        family: "gumbel" has no frequency, so the result is False.
 
     Returns:
         bool [K]: 1 < gcd(V, k_p) and q < `FEWEST_VALUES`, or q < 4.

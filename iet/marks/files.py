@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and files that only their owner may read."""
+"""Write files atomically, and read files that only their owner may read."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ USUAL = 0o666
 """Mode of a file that is not private, less the bits of the umask."""
 
 _BEGINNING = rb"(?:\xef\xbb\xbf)?\s*"
-"""What may stand before the keys: a mark of byte order, and white space."""
+"""A byte order mark and white space may precede the keys."""
 
 _OBJECT = re.compile(_BEGINNING + rb"\{")
 _PRIVATE_KEY = re.compile(_BEGINNING + rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _REGISTRY = re.compile(rb'"format"\s*:\s*"iet\.registry\\?/')
-"""A field at any place, as tools sort them. Where JSON quotes a registry, its quotation marks are escaped."""
+"""The field at any position, because tools sort fields. In a registry quoted by JSON, quotes are escaped."""
 
 
 def kind_of_keys(data: bytes | mmap.mmap) -> str | None:
-    """Return which secret keys the whole content of a file is: a registry or a private key; None: neither."""
+    """Return "a registry" or "a private key" if a file with this content is one, else None."""
     if _PRIVATE_KEY.match(data):
         return "a private key"
     return "a registry" if _OBJECT.match(data) and _REGISTRY.search(data) else None
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:
-    """Return a path in valid Unicode, as results show it: bytes of a name that are not UTF-8 are escaped."""
+    """Return a path in valid Unicode for results: bytes that are not UTF-8 are escaped."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
@@ -51,23 +51,23 @@ def walk(folder: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], list[
 
 
 HIDDEN = "hidden"
-"""What `take_hidden` counts, among the ends of names of what is not read."""
+"""The key under which `take_hidden` counts, beside suffixes of files that are not read."""
 
 
 def take_hidden(
     path: str, folders: list[str], files: list[str], leave: pathlib.Path | None = None
 ) -> Mapping[str, int]:
-    """Take what is hidden out of a step of `walk`, so that it is not walked.
-
-    Returns:
-        {HIDDEN: how many files it is}, with those in hidden folders; nothing if there are none. A link, and a
-        folder that cannot be read, count as one: nobody asked for what is in them.
+    """Remove hidden files and folders from a step of `walk`, and count the files.
 
     Args:
         path: of the folder.
-        folders: names of those in it. Changed in place.
-        files: names of those in it. Changed in place.
+        folders: names of its folders. Changed in place.
+        files: names of its files. Changed in place.
         leave: resolved path of a folder whose files do not count.
+
+    Returns:
+        {HIDDEN: number of files}, with those in hidden folders; empty if the number is 0. A link, and a
+        folder that cannot be read, count as one file.
     """
     count = sum(name.startswith(".") for name in files)
     unread = list[OSError]()
@@ -82,7 +82,7 @@ def take_hidden(
             if leave is not None and pathlib.Path(below).resolve() == leave:
                 deeper.clear()
             else:
-                count += len(inside) + sum(os.path.islink(os.path.join(below, each)) for each in deeper)
+                count += len(inside) + sum(os.path.islink(os.path.join(below, name)) for name in deeper)
     folders[:] = [name for name in folders if not name.startswith(".")]
     files[:] = [name for name in files if not name.startswith(".")]
     count += len(unread)
@@ -96,32 +96,33 @@ def write_file(
     mode: int = USUAL,
     check: Callable[[], object] | None = None,
 ) -> None:
-    """Let a file appear, or replace it, whole or not at all, whatever happens to the process or the machine.
+    """Create or replace a file atomically, even if the process or the machine stops.
 
-    It is written beside its place, as `.NAME.RANDOM.tmp`, brought to disk, and renamed. What a writer that
-    was killed left under such a name is deleted by the next one in the folder that gives a check.
+    The content is written to `.NAME.RANDOM.tmp` in the same folder, synced to disk, and renamed. Temporary
+    files of writers that were killed are deleted by the next writer in the folder that passes `check`.
 
     Args:
-        path: the file. Of a link what it leads to is replaced. What is no file of a disk (a device, a pipe,
-            such as /dev/stdout) is written into.
-        content: the bytes, or a function that writes them to the file that it is given.
-        mode: of a new file, less the bits of the umask. The usual one leaves that of a file as it is.
-        check: raises what speaks against writing, as an error of its own. While it runs, and until the file
-            is there, no other process that gives a check can write in this folder.
+        path: the file. If it is a link, its target is replaced. A device or a pipe, such as /dev/stdout, is
+            written to directly.
+        content: the bytes, or a function that writes them to the open file.
+        mode: of a new file, less the bits of the umask. With the default, an existing file keeps its mode.
+        check: raises an error to prevent writing. From its start until the file is written, no other process
+            that passes `check` can write in this folder.
 
     Raises:
-        OSError: the file cannot be written. The old one is as it was.
-        RegistryError: the file holds secret keys (`kind_of_keys`), and no check is given.
+        OSError: the file cannot be written. The old file is unchanged.
+        RegistryError: the present file holds secret keys (`kind_of_keys`), and there is no `check`.
     """
-    given = pathlib.Path(path)
-    if given.exists() and not given.is_file() and not given.is_dir():
+    path = pathlib.Path(path)
+    if path.exists() and not path.is_file() and not path.is_dir():
         if check is not None:
-            raise OSError(errno.EINVAL, "it is no file of a disk", str(given))
-        _write_into(given, content)
+            raise OSError(errno.EINVAL, "it is no file of a disk", str(path))
+        with open(path, "wb") as stream:
+            _write_content(stream, content)
         return
-    target = pathlib.Path(os.path.realpath(given))
+    target = pathlib.Path(os.path.realpath(path))
     if check is None:
-        refuse_to_lose_keys(given)
+        refuse_to_lose_keys(path)
     temporary = target.with_name(f".{target.name[:40]}.{os.urandom(8).hex()}.tmp")
     with _folder(target.parent, locked=check is not None) as folder:
         if check is not None:
@@ -130,19 +131,16 @@ def write_file(
             with _created(temporary, mode) as file:
                 if mode == USUAL and sys.platform != "win32" and target.exists():
                     os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
-                if callable(content):
-                    content(file)
-                else:
-                    file.write(content)
+                _write_content(file, content)
                 file.flush()
                 os.fsync(file.fileno())
                 if sys.platform != "win32":
                     os.replace(temporary, target)  # while it is locked
-            if sys.platform == "win32":  # where no open file is renamed
+            if sys.platform == "win32":  # Windows renames no open file
                 os.replace(temporary, target)
         except OSError as error:
             if error.filename is None or os.fspath(error.filename) == str(temporary):
-                # A full disk names nothing, or a name that nobody knows.
+                # The error of a full disk names no file, or the temporary one.
                 raise OSError(error.errno, error.strerror or str(error), str(target)) from None
             raise
         finally:
@@ -153,12 +151,11 @@ def write_file(
                 os.fsync(folder)
 
 
-def _write_into(stream: pathlib.Path, content: bytes | Callable[[BinaryIO], object]) -> None:
-    with open(stream, "wb") as file:
-        if callable(content):
-            content(file)
-        else:
-            file.write(content)
+def _write_content(file: BinaryIO, content: bytes | Callable[[BinaryIO], object]) -> None:
+    if callable(content):
+        content(file)
+    else:
+        file.write(content)
 
 
 def refuse_to_lose_keys(path: pathlib.Path) -> None:
@@ -168,7 +165,7 @@ def refuse_to_lose_keys(path: pathlib.Path) -> None:
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             kind = kind_of_keys(content)
-    except (OSError, ValueError):  # none that this process reads, or an empty one
+    except (OSError, ValueError):  # not readable, or empty
         return
     if kind is not None:
         raise RegistryError(f"{path}: it holds {kind}, which would be lost; expected another path")
@@ -176,33 +173,35 @@ def refuse_to_lose_keys(path: pathlib.Path) -> None:
 
 _TEMPORARY = re.compile(r"\..{1,40}\.[0-9a-f]{16}\.tmp", re.DOTALL)
 
-_held: contextvars.ContextVar[frozenset[pathlib.Path]] = contextvars.ContextVar("_held", default=frozenset())
+_locked: contextvars.ContextVar[frozenset[pathlib.Path]] = contextvars.ContextVar(
+    "locked", default=frozenset()
+)
 """Folders that this context has locked."""
 
 
 @contextlib.contextmanager
 def alone_in(folder: pathlib.Path) -> Iterator[None]:
-    """Wait for the lock of a folder, and hold it: no other process that gives a check can write there.
+    """Hold the lock of a folder: no other process that passes a check to `write_file` can write there.
 
-    `write_file` in it does not wait for itself.
+    `write_file` in this context does not wait for the lock again.
 
     Raises:
         OSError: the folder cannot be opened.
     """
     with _folder(folder, locked=True):
-        before = _held.set(_held.get() | {folder})
+        token = _locked.set(_locked.get() | {folder})
         try:
             yield
         finally:
-            _held.reset(before)
+            _locked.reset(token)
 
 
 @contextlib.contextmanager
 def _folder(path: pathlib.Path, *, locked: bool) -> Iterator[int | None]:
-    """Open a folder, and lock it: the second of two writers must see the file of the first.
+    """Open a folder, and lock it, so that the second of two writers sees the file of the first.
 
-    No lock file stays behind. Windows and some network file systems have no such locks: there a check can
-    miss what is written at the same moment.
+    No lock file is left. Windows and some network file systems do not support this: there a check can miss a
+    file that is written at the same moment.
     """
     if sys.platform == "win32":
         yield None
@@ -211,7 +210,7 @@ def _folder(path: pathlib.Path, *, locked: bool) -> Iterator[int | None]:
 
     try:
         descriptor = os.open(path, os.O_RDONLY)
-    except PermissionError:  # a folder may be for writing only
+    except PermissionError:  # a folder may be writable but not readable
         if locked:
             raise
         descriptor = None
@@ -219,7 +218,7 @@ def _folder(path: pathlib.Path, *, locked: bool) -> Iterator[int | None]:
         yield None
         return
     try:
-        if locked and path not in _held.get():
+        if locked and path not in _locked.get():
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 _sweep(path)
@@ -230,7 +229,7 @@ def _folder(path: pathlib.Path, *, locked: bool) -> Iterator[int | None]:
 
 @contextlib.contextmanager
 def _created(path: pathlib.Path, mode: int) -> Iterator[BinaryIO]:
-    """Make a file, and hold its lock while it is written: whoever finds it without one may delete it."""
+    """Create a file and hold its lock while it is written; `_sweep` deletes unlocked temporary files."""
     while True:
         with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             if sys.platform != "win32":
@@ -245,13 +244,13 @@ def _created(path: pathlib.Path, mode: int) -> Iterator[BinaryIO]:
 
 
 def _sweep(folder: pathlib.Path) -> None:
-    """Delete what writers of ours left that were killed: it may hold secrets, and nobody else would."""
+    """Delete temporary files of writers that were killed, because they may hold secrets."""
     if sys.platform == "win32":
         return
     import fcntl
 
     for name in filter(_TEMPORARY.fullmatch, os.listdir(folder)):
-        with contextlib.suppress(OSError):  # somebody else's, a link, or being written
+        with contextlib.suppress(OSError):  # another user's file, a link, or a file that is being written
             descriptor = os.open(folder / name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 if os.fstat(descriptor).st_uid == os.geteuid():
@@ -262,7 +261,12 @@ def _sweep(folder: pathlib.Path) -> None:
 
 
 def read_private(path: pathlib.Path, secret_mount: bool) -> Secret:
-    """Return what a file holds that only its owner may read, or raise a RegistryError."""
+    """Return the content of a file that only its owner may read, or raise a RegistryError.
+
+    Args:
+        path: the file.
+        secret_mount: accept any mode if this process cannot write the file.
+    """
     try:
         if path.exists() and not path.is_file():  # opening a pipe would wait
             raise RegistryError(f"{path}: not a file")
@@ -271,17 +275,17 @@ def read_private(path: pathlib.Path, secret_mount: bool) -> Secret:
             if sys.platform != "win32" and mode & 0o077:
                 import shlex
 
-                mend = f"run: chmod 600 {shlex.quote(str(path))}"
+                command = f"run: chmod 600 {shlex.quote(str(path))}"
                 if not secret_mount:
                     raise RegistryError(
-                        f"{path}: mode {mode:04o}, expected 0600; {mend}"
+                        f"{path}: mode {mode:04o}, expected 0600; {command}"
                         " (a read-only secret mount: secret_mount=True, --secret-mount, in an engine"
                         " IET_SECRET_MOUNT=1)"
                     )
-                # Root may write whatever the mode says, so for root the mode decides.
+                # Root may write any file, so for root only the mode counts.
                 if os.access(path, os.W_OK) and (os.geteuid() != 0 or mode & 0o222):
                     raise RegistryError(
-                        f"{path}: mode {mode:04o}, but this process can write it, no secret mount; {mend}"
+                        f"{path}: mode {mode:04o}, but this process can write it, no secret mount; {command}"
                     )
             return Secret(file.read())
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Keys: an agent's secret, the tables of what is derived from it, and the columns of scores that keys give.
+"""Keys: an agent's secret, the tables derived from it, and the score columns that keys produce.
 
-The one way out of a secret is derivation: sub-keys for kernels, and keys for engines' own watermarks.
+Secrets are only used by derivation: of sub-keys for kernels, and of keys for engines' own watermarks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from iet.marks.families import Family
 from iet.marks.scheme import Profile
 from iet.native import host
 from iet.native.marking import Marking
-from iet.native.pairs import number_pairs, times_before
+from iet.native.pairs import number_pairs, number_pairs_of, times_before
 from iet.native.reference import is_scored
 from iet.native.siphash import hash_n_grams
 from iet.native.texts import Texts
@@ -31,9 +31,9 @@ Mask = NDArray[np.bool_]
 
 
 class Secret(bytes):
-    """Bytes that show nothing where bytes usually show: repr, str, format, tracebacks with locals, pickles.
+    """Bytes that never appear in a repr, str, format, traceback with locals, or pickle.
 
-    Whole files that hold secrets are wrapped in it too.
+    The content of files that hold secrets is wrapped in it too.
     """
 
     def __repr__(self) -> str:
@@ -60,10 +60,10 @@ class AgentKey:
     Attributes:
         agent: name of the agent.
         epoch: 0 for the first key, one more with each rotation.
-        created: when it was drawn, ISO 8601 in UTC, to the second.
-        secret: 32 bytes, shown by no repr.
-        k_p: frequency of φ where the profile has one for each agent and it is not derived from this secret:
-            keys of sessions have that of their agent. Else None.
+        created: time of creation, ISO 8601 in UTC, to the second.
+        secret: 32 bytes, in no repr.
+        k_p: frequency of φ, if it is not derived from this secret: session keys have the frequency of their
+            agent under k_p "per-agent". Else None.
     """
 
     agent: str
@@ -89,7 +89,7 @@ class EngineKey:
     Attributes:
         agent: name of the agent.
         epoch: of the secret that it was derived from.
-        key: as many bytes as the engine takes, shown by no repr.
+        key: as many bytes as the engine takes, in no repr.
     """
 
     agent: str
@@ -101,7 +101,7 @@ class EngineKey:
 
 
 class AnyScheme(Protocol):
-    """The choices behind a mark that a reader must know: `Scheme`, or that of a mark of others."""
+    """The parameters of a mark that a reader must know: `Scheme`, or that of a foreign mark."""
 
     @property
     def n_gram(self) -> int:
@@ -109,18 +109,18 @@ class AnyScheme(Protocol):
 
     @property
     def evidence_ids(self) -> int:
-        """Number of ids, the token's the last, of which another one makes another score."""
+        """Number of trailing ids, including the token, that the score always depends on."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
 
 
 class AnyProfile(Protocol):
-    """A scheme bound to one vocabulary: `Profile`, or that of a mark of others."""
+    """A scheme bound to one vocabulary: `Profile`, or that of a foreign mark."""
 
     @property
     def scheme(self) -> AnyScheme:
-        """The choices."""
+        """The parameters of the mark."""
 
     @property
     def vocab_size(self) -> int:
@@ -136,7 +136,7 @@ class AnyProfile(Protocol):
 
     @property
     def family(self) -> Family:
-        """The null law of the scores."""
+        """The null distribution of the scores, and the family's other properties."""
 
     @property
     def id(self) -> str:
@@ -152,14 +152,15 @@ class AnyProfile(Protocol):
 
 @runtime_checkable
 class Keys(Protocol):
-    """Agents' keys under one mark, ours or of others: what `score_tokens` and an `Auditor` read with.
+    """Agents' keys under one mark, ours or foreign, as `score_tokens` and an `Auditor` take them.
 
-    A key gives a column of scores. Keys never change.
+    Each key produces a column of scores. Keys never change. Methods named `..._of` take many texts and return
+    the results of the single texts, each independent of the others.
 
     Attributes:
-        names: of agents.
+        names: of the agents.
         owners: int32 [K], the agent of each key as an index into `names`, ascending.
-        profile: what the keys mark under; its `family` is the null law of the scores.
+        profile: the profile of the keys; its `family` holds the null distribution of the scores.
     """
 
     names: tuple[str, ...]
@@ -170,58 +171,60 @@ class Keys(Protocol):
         return len(self.owners)
 
     def subset(self, columns: slice | NDArray[np.int64]) -> Keys:
-        """Return the same with some of the keys; `owners` are still indices into all the names."""
+        """Return some of the keys; `owners` are still indices into all the names."""
 
     def scored(self, token_ids: Ids) -> Mask:
-        """Tell which positions [T] are scored, and not alike under every key."""
+        """Return which positions [T] are scored, with scores that differ between keys."""
 
     def scores(self, token_ids: Ids, num_threads: int) -> NDArray[Any]:
-        """Return x_j [T, K]: `score_tokens`, of checked arguments."""
+        """Return x_j [T, K]: `score_tokens` without its checks of arguments."""
 
     def sums(self, token_ids: Ids, cuts: Ids, counted: Mask, num_threads: int) -> NDArray[np.float64]:
-        """Return sums over spans [S, K]: `score_spans`, of checked arguments."""
+        """Return sums over spans [S, K]: `score_spans` without its checks of arguments."""
 
     def pair_numbers(self, token_ids: Ids, counting: Mask) -> Ids:
-        """Number the positions [T] that are `counting`: `kernels.pair_numbers`, of checked arguments.
+        """Number the positions [T] in `counting`: `kernels.pair_numbers` without its checks of arguments.
 
-        Two positions have one number where the second is no evidence beside the first: its score follows
-        from the first one's, or it carries no mark.
+        Two positions have the same number if the second adds no evidence to the first: its score follows from
+        the first one's, or it carries no mark.
         """
         contexts = self.profile.family.chooses
         return number_pairs(token_ids, counting, self.profile.scheme.n_gram, contexts=contexts)
 
     def pairs_of(self, texts: Texts, counted: Mask | None = None) -> tuple[Ids, Mask]:
-        """Return `pair_numbers` of what is scored in each of many texts, and which stood before in it.
+        """Return `pair_numbers` of the scored positions of many texts, and which of them are repeats.
 
-        int64 [N] and bool [N]; -1 and false in the padding. Each as if the text stood by itself. `counted`
-        bool [N] are the positions to number; None: all.
+        Args:
+            texts: of N ids with their padding.
+            counted: bool [N], the positions to number; None: all that are scored.
+
+        Returns:
+            int64 [N], -1 in the padding; bool [N], whether the number occurs earlier in the same text.
         """
-        from iet.native.pairs import number_pairs_of
-
         contexts, n_gram = self.profile.family.chooses, self.profile.scheme.n_gram
         scored = self.scored(texts.ids)
         counting = scored if counted is None else scored & counted
         return number_pairs_of(texts.ids, counting, texts.starts, texts.ends, n_gram, contexts=contexts)
 
     def scores_of(self, texts: Texts, num_threads: int) -> NDArray[Any]:
-        """Return `scores` [N, K] of many texts, 0 in the padding: each as if it stood by itself."""
+        """Return `scores` [N, K] of many texts, 0 in the padding."""
         return self.scores(texts.ids, num_threads)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class KeyTable(Keys):
-    """What kernels take: K derived keys and their profile. Whoever has it can mark, so no key is shown.
+    """K derived keys and their profile, for kernels. They are enough to mark, so no repr shows them.
 
-    A table never changes and is hashed by identity: the registry hands the same one out until a key changes.
+    A table never changes and is hashed by identity: a registry returns the same table until a key changes.
 
     Attributes:
-        profile: what the keys mark under.
+        profile: the profile of the keys.
         subkeys: uint8 [K, 16], C-contiguous.
         k_p: int64 [K], frequencies of φ.
         owners: int32 [K], index into `names`, ascending.
         names: agents, in slot order.
         epochs: int32 [K].
-        sessions: int32 [K], index of the session of each key, -1 for agents' own; None: all are their own.
+        sessions: int32 [K], index of the session of each key, -1 for agents' own keys; None: all are -1.
     """
 
     profile: Profile = dataclasses.field(repr=False)
@@ -234,12 +237,12 @@ class KeyTable(Keys):
 
     @classmethod
     def derive(cls, profile: Profile, names: Sequence[str], keys: Sequence[AgentKey]) -> KeyTable:
-        """Return the table of `keys`, whose agents are in `names`.
+        """Return the table of `keys`.
 
         Args:
-            profile: what they mark under.
+            profile: of the keys.
             names: agents, in slot order.
-            keys: in the order of the table.
+            keys: keys of these agents, in the order of the table.
         """
         subkeys = np.frombuffer(b"".join(derive_subkey(key.secret) for key in keys), dtype=np.uint8)
         slots = {name: slot for slot, name in enumerate(names)}
@@ -260,7 +263,7 @@ class KeyTable(Keys):
 
     @functools.cached_property
     def marking(self) -> Marking:
-        """What native calls take of it."""
+        """The arguments of native calls."""
         profile, scheme = self.profile, self.profile.scheme
         return Marking(
             profile.vocab_size,
@@ -275,12 +278,12 @@ class KeyTable(Keys):
         )
 
     def scored(self, token_ids: Ids) -> Mask:
-        """Tell which positions [T] are scored."""
+        """Return which positions [T] are scored."""
         marking = self.marking
         return is_scored(token_ids, marking.n_gram, marking.vocab_size, marking.unmarked_ids)
 
     def scores(self, token_ids: Ids, num_threads: int, times: Ids32 | None = None) -> NDArray[np.float32]:
-        """Return x_j(a), float32 [T, K]; `times` [T] as of `times_before`, which None asks."""
+        """Return x_j(a), float32 [T, K]; `times` [T]: see `times_before`, which is called for None."""
         counts = self.times_before(token_ids) if times is None else times
         return host.score_tokens(self.marking, token_ids, counts, num_threads)
 
@@ -290,28 +293,25 @@ class KeyTable(Keys):
         return host.score_spans(self.marking, token_ids, cuts, counted, times, num_threads)
 
     def scores_of(self, texts: Texts, num_threads: int) -> NDArray[np.float32]:
-        """Return `scores` [N, K] of many texts, 0 in the padding: each as if it stood by itself."""
+        """Return `scores` [N, K] of many texts, 0 in the padding."""
         times = self.times_before(texts.ids, texts)
         return host.score_tokens(self.marking, texts.ids, times, num_threads)
 
     def times_before(self, token_ids: Ids, texts: Texts | None = None) -> Ids32 | None:
-        """Return how often each context [T] stood before in its text, where seeds hold that; else None."""
+        """Return how often each context [T] occurred earlier in its text; None if seeds hold no counts."""
         if not self.marking.counted:
             return None
         bounds = () if texts is None else (texts.starts, texts.ends)
         return times_before(token_ids, self.marking.n_gram, *bounds)
 
     def pair_numbers(self, token_ids: Ids, counting: Mask) -> Ids:
-        """Number the positions [T] that are `counting`: each differs where seeds hold counts."""
+        """Number the positions [T] in `counting`: all differ if seeds hold counts."""
         if not self.marking.counted:
             return super().pair_numbers(token_ids, counting)
         return np.where(counting, np.cumsum(counting) - 1, -1)
 
     def pairs_of(self, texts: Texts, counted: Mask | None = None) -> tuple[Ids, Mask]:
-        """Return `pair_numbers` of what is scored in each of many texts, and which stood before in it.
-
-        `counted` bool [N] are the positions to number; None: all.
-        """
+        """Return `pair_numbers` of the scored positions of many texts, and which of them are repeats."""
         if not self.marking.counted:
             return super().pairs_of(texts, counted)
         scored = self.scored(texts.ids) if counted is None else self.scored(texts.ids) & counted
@@ -320,11 +320,11 @@ class KeyTable(Keys):
         return np.where(scored, numbers, -1), np.zeros(len(scored), np.bool_)
 
     def pair_hashes(self, token_ids: Ids, key: bytes) -> NDArray[np.uint64]:
-        """Return what an index of published text knows each position by, uint64 [T]; 0 where not scored.
+        """Return the hash of each position in an index of published text, uint64 [T]; 0 if not scored.
 
-        The one place that says what a published pair is: an id behind its n - 1 ids, in this profile. In
-        family gumbel a seed holds how often the context stood before as well, but the writer counts in a
-        prompt that no index sees: a pair that was published behind any count is one behind each.
+        A published pair is an id with the n - 1 ids before it, in this profile. In family gumbel a seed also
+        holds how often the context occurred before, but the writer counts in a prompt that the index does not
+        see. So the hash does not depend on the count.
 
         Args:
             token_ids: [T].
@@ -346,10 +346,10 @@ class KeyTable(Keys):
         )
 
     def decoys(self, count: int) -> KeyTable:
-        """Return `count` keys that nobody holds: what chance looks like is read off them.
+        """Return `count` keys that no agent holds, to estimate the null distribution of scores.
 
-        Always the same for the same keys, and as secret as these: who knew them could write a text in which
-        they come out low, so that any key seems to be in it.
+        They are a function of the keys, and as secret: with the decoys, a forger could write a text whose
+        decoy scores are low, so that any key would seem to be in it.
         """
         secret = hashlib.blake2b(self.subkeys.tobytes(), person=b"iet decoys").digest()
         drawn = b"".join(

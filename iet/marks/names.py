@@ -1,4 +1,4 @@
-"""Names of agents and ids of sessions: what they may hold, and which names people would take for others."""
+"""Names of agents and ids of sessions: which characters are valid, and which names look alike."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MAX_SESSION = 200
 """Maximum number of characters of a session's id."""
 
 RESERVED = ("unattributed", "nobody", "none", "unmarked", "left out", "quoted", "?")
-"""What reports say in the place of an agent, in any case; beside these, "decoy" and a number."""
+"""WordCache that reports print instead of an agent's name, in any case; also "decoy" with a number."""
 
 _TABLE = pathlib.Path(__file__).with_name("confusables.txt")
 
-# Code points without a look of their own (Default_Ignorable_Code_Point of Unicode 17), and the braille blank.
+# Invisible code points (Default_Ignorable_Code_Point of Unicode 17), and the braille blank.
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800"
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
@@ -30,9 +30,9 @@ _INVISIBLE = re.compile(
 
 
 def checked_name(name: object) -> str:
-    """Return a name that a registry can hold, or raise an InputError that says what is wrong with it.
+    """Return the name if a registry can hold it, or raise an InputError.
 
-    Registries of earlier releases hold names that `new_name` refuses: they are read, and marked with.
+    Registries of earlier releases may hold names that `new_name` refuses; those can still be read and used.
     """
     if not isinstance(name, str):
         raise InputError(f"agent name: got {type(name).__name__}, expected str")
@@ -50,9 +50,9 @@ def checked_name(name: object) -> str:
 
 
 def checked_session(session: object) -> str:
-    """Return the id of a session, or raise an InputError that says what is wrong with it.
+    """Return the id of a session if it is valid, or raise an InputError.
 
-    It is hashed as it is: another case, or another form of Unicode, is another session.
+    It is hashed without normalisation: another case or Unicode form is another session.
     """
     if not isinstance(session, str):
         raise InputError(f"session: got {type(session).__name__}, expected str")
@@ -68,17 +68,17 @@ def checked_session(session: object) -> str:
     return session
 
 
-def new_name(name: object, looks: Mapping[str, str]) -> str:
-    """Return the name of a new agent in NFC, or raise what speaks against it: it has to tell agents apart.
+def new_name(name: object, skeletons: Mapping[str, str]) -> str:
+    """Return the name of a new agent in NFC, or raise an error if readers could confuse it with another.
 
     Args:
-        name: 1 to `MAX_NAME` characters. None of them is invisible (joiners, fillers, variation selectors,
-            controls), a space other than U+0020, or a mark that would sit on what stands before the name.
-        looks: names that it must not be taken for, by their skeleton.
+        name: 1 to `MAX_NAME` characters. Invisible characters (joiners, fillers, variation selectors,
+            controls), spaces other than U+0020 and a combining mark at the start are not allowed.
+        skeletons: `skeleton` -> name, for the names that it must not look like.
 
     Raises:
-        InputError: no such name, or one that reports use for something else.
-        RegistryError: it looks like one of those.
+        InputError: the name is invalid, or reports use it for something else.
+        RegistryError: it looks like one of the other names.
     """
     if isinstance(name, str):
         name = unicodedata.normalize("NFC", name)
@@ -92,42 +92,42 @@ def new_name(name: object, looks: Mapping[str, str]) -> str:
         raise InputError(
             f"agent name: got {name!a:.80}, which begins with a mark; expected a letter before it"
         )
-    look = skeleton(name.casefold())
-    if look in _reserved() or re.fullmatch(f"{skeleton('decoy')} +[{_digits()}]+", look):
+    folded = skeleton(name.casefold())
+    if folded in _reserved() or re.fullmatch(f"{skeleton('decoy')} +[{_digits()}]+", folded):
         raise InputError(f"agent name: got {name!a:.80}, which reports use for something else")
-    other = looks.get(skeleton(name), name)
-    if other != name:
+    similar = skeletons.get(skeleton(name), name)
+    if similar != name:
         raise RegistryError(
-            f"agent name: got {name!a}, which looks like {other!a}, an agent that is here already"
+            f"agent name: got {name!a}, which looks like {similar!a}, an agent that is here already"
         )
     return name
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def skeleton(name: str) -> str:
-    """Return what is alike for names that look alike: the skeleton of Unicode's UTS #39, section 4.
+    """Return a string that is equal for names that look alike: the skeleton of Unicode's UTS #39, section 4.
 
-    It is taken of itself until nothing changes, as a few prototypes have one of their own, and spaces count
-    once, as where a page shows them. The table is that of Unicode 17.0; which of the newest characters
-    decompose is up to the Python at hand.
+    The mapping is repeated until nothing changes, because a few prototypes map to others, and runs of spaces
+    count as one, as in HTML. The table is that of Unicode 17.0; the running Python's Unicode version decides
+    which of the newest characters decompose.
     """
-    found, last = unicodedata.normalize("NFD", name), None
-    while found != last:
-        last = found
-        found = unicodedata.normalize("NFD", _INVISIBLE.sub("", found).translate(_prototypes()))
-        found = re.sub(" +", " ", found)
-    return found
+    mapped, previous = unicodedata.normalize("NFD", name), None
+    while mapped != previous:
+        previous = mapped
+        mapped = unicodedata.normalize("NFD", _INVISIBLE.sub("", mapped).translate(_prototypes()))
+        mapped = re.sub(" +", " ", mapped)
+    return mapped
 
 
 @functools.cache
 def _prototypes() -> dict[int, str]:
-    found = dict[int, str]()
+    prototypes = dict[int, str]()
     for line in _TABLE.read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             prototype, _, sources = line.partition(";")
             text = "".join(chr(int(point, 16)) for point in prototype.split())
-            found |= {int(point, 16): text for point in sources.split()}
-    return found
+            prototypes |= {int(point, 16): text for point in sources.split()}
+    return prototypes
 
 
 @functools.cache

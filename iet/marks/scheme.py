@@ -1,7 +1,7 @@
-"""What a mark is: `Scheme` (the choices) and `Profile` (a scheme bound to one vocabulary).
+"""Parameters of a mark: `Scheme`, and `Profile`, a scheme bound to one vocabulary.
 
-A profile is a file format. Its digest covers everything that changes a single logit or score, so two
-hosts with the same digest mark and read alike.
+A profile is a file format. Its digest covers everything that changes a logit or a score, so two hosts with
+the same digest mark and read texts identically.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from iet.native.marking import MAX_VOCAB_SIZE as MAX_VOCAB_SIZE
 
 MIN_N_GRAM, MAX_N_GRAM = 2, 16
 
-_OF_FAMILY: Any = None  # argument of a `Scheme` that is replaced by the family's own value
+_OF_FAMILY: Any = None  # replaced by the family's default
 
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """The choices behind a mark (§ Keyed Implicit Embedding).
+    """The parameters of a mark (§ Keyed Implicit Embedding).
 
     Attributes:
         kappa: κ, strength of the perturbation in units of the final logits (after temperature), 0 to 20;
-            None: 0.8, as in the paper. Kernels use its nearest float32. In family "gumbel" it is 1: noise of
-            any other size would change the distribution of tokens.
+            None: 0.8, as in the paper. Kernels round it to float32. In family "gumbel" it is 1: noise of any
+            other size would change the distribution of tokens.
         n_gram: n, 2 to 16; None: 2, as in the paper, and 4 in family "gumbel". The n-1 ids before a position
             seed its permutation.
         k_p: frequency of φ, or "per-agent": 1 + h_p(a) mod max(1, ⌊(V-1)/2⌋), the paper's equation. The
-            paper's experiments use 1, the default. In family "gumbel", which has no frequency, it is 1.
+            paper's experiments use 1, the default. It is 1 in family "gumbel", which has no frequency.
         family: a key of `FAMILIES`.
-        placement: "final" (κ counts after temperature), or "raw": κ is added to the model's raw logits as
-            the paper does, whatever the temperature. Named in every report. Family "gumbel" needs "final".
+        placement: "final": κ applies to the logits after temperature. "raw": κ is added to the model's raw
+            logits, as in the paper, at any temperature. Reports name it. Family "gumbel" needs "final".
         version: of the format of marks: 1.
     """
 
@@ -83,17 +83,17 @@ class Scheme:
                 if getattr(self, field) != value:
                     raise InputError(
                         f"{field}: got {getattr(self, field)!r}, expected {value!r}: in family"
-                        f" {family.name!r} it has no other meaning"
+                        f" {family.name!r} no other value is valid"
                     )
 
     @property
     def counted(self) -> bool:
-        """Whether a seed holds how often its context stood before in the sequence."""
+        """Whether seeds hold how often the context occurred earlier in the sequence."""
         return FAMILIES[self.family].chooses
 
     @property
     def evidence_ids(self) -> int:
-        """Number of ids, the token's the last, of which another one makes another score: n."""
+        """Number of trailing ids, including the token, that the score always depends on: n."""
         return self.n_gram
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,12 +109,12 @@ class Profile:
     """A scheme bound to one vocabulary: all that marking and auditing must agree on, except the keys.
 
     Attributes:
-        scheme: the choices.
-        vocab_size: V, 1 to 2^24. Stored, never read off the logits, which are often padded beyond it.
+        scheme: the parameters of the mark.
+        vocab_size: V, 1 to 2^24. It is stored because logits are often padded beyond it.
         tokenizer_digest: digest of the tokenizer's canonical content, or None (token ids only).
-        unmarked_ids: special and padding ids below V, ascending. Their logits stay as they are (except in
-            family "gumbel"), and a position is not scored if it or its context holds one of them.
-        tokenizer_source: where the tokenizer was found; a hint, not part of the digest.
+        unmarked_ids: special and padding ids below V, ascending. Their logits do not change (except in
+            family "gumbel"), and a position is not scored if the token or its context is one of them.
+        tokenizer_source: path of the tokenizer; a hint, not part of the digest.
     """
 
     scheme: Scheme
@@ -193,10 +193,10 @@ class Profile:
 
 
 def canonical_json(content: object) -> bytes:
-    """Return the form of `content` that is hashed and signed: sorted keys, no spaces, UTF-8.
+    """Return `content` as hashed and signed: JSON with sorted keys, without spaces, in UTF-8.
 
     Raises:
-        ValueError: a number is NaN or infinite, for which JSON has no form.
+        ValueError: a number is NaN or infinite, which JSON cannot hold.
     """
     return json.dumps(
         content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False

@@ -21,7 +21,7 @@ from iet.marks.scheme import canonical_digest
 from iet.marks.tokenizer_files import DEMO_MODEL as DEMO_MODEL
 from iet.marks.tokenizer_files import DEMO_SOURCE as DEMO_SOURCE
 from iet.marks.tokenizer_files import open_source
-from iet.marks.words import Words, cuts_at_words
+from iet.marks.word_cache import WordCache, is_cacheable
 from iet.native.arrays import Bools, Int64s, UInt8s
 from iet.native.loops import loop
 
@@ -241,7 +241,7 @@ class Tokenizer:
         self.digest, self.special_ids = traits.digest, traits.special_ids
         self.vocab_size: int = self.backend.get_vocab_size(with_added_tokens=True)
         self._byte_level = traits.byte_level
-        self._words = Words(self.backend, self._token_lengths) if traits.by_words else None
+        self._words = WordCache(self.backend, self._token_lengths) if traits.by_words else None
         self._characters = 0  # encoded so far
 
     def encode(self, text: str) -> Encoding:
@@ -403,7 +403,7 @@ def _traits(written: str) -> _Traits:
         content = json.loads(written)
         special = (token["id"] for token in content["added_tokens"] if token["special"])
         byte_level = "'ByteLevel'" in repr(content["pre_tokenizer"])
-        by_words = byte_level and cuts_at_words(content)
+        by_words = byte_level and is_cacheable(content)
         found = _Traits(_content_digest(content), tuple(sorted(special)), byte_level, by_words)
         if len(_TRAITS) >= 64:
             _TRAITS.clear()

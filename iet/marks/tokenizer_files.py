@@ -1,4 +1,4 @@
-"""Where a tokenizer is found: files, folders, the one that ships with the package, the Hugging Face Hub."""
+"""Read and write tokenizers: files, folders, the demo tokenizer of the package, the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -14,48 +14,53 @@ if TYPE_CHECKING:
     import tokenizers
 
 DEMO_SOURCE = "iet:demo"
-"""The source name of the tokenizer that ships with the package."""
+"""The source name of the package's own tokenizer."""
 
 DEMO_MODEL = pathlib.Path(__file__).parents[1] / "demo" / "model"
-"""Folder of that tokenizer and its model."""
+"""Folder of the demo tokenizer and its model."""
 
 HUB = "hf:"
-"""Before the id of a repository on the Hub, in the name of a source."""
+"""Prefix of a source that is the id of a repository on the Hub."""
 
 SUFFIX = ".tokenizer.json.gz"
-"""End of the name of a tokenizer that goes along with a registry."""
+"""Suffix of a tokenizer that is exported together with a registry."""
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 def is_path(source: str) -> bool:
-    """Tell whether a source is named by where it lies on this machine."""
+    """Return whether a source is a path on this machine."""
     return source != DEMO_SOURCE and not source.startswith(HUB)
 
 
 def is_hub_id(name: str) -> bool:
-    """Tell whether a name can be the id of a repository on the Hub, owner/name."""
+    """Return whether a name can be the id of a repository on the Hub, owner/name."""
     return bool(_HUB_ID.fullmatch(name)) and not name.endswith((".json", ".gz"))
 
 
 def open_source(source: str) -> tuple[str, tokenizers.Tokenizer]:
-    """Return the name that finds a tokenizer again, and the tokenizer.
+    """Open a tokenizer.
 
     Args:
-        source: path of a `tokenizer.json`, also of a gzipped one, or of a folder that holds one; "iet:demo";
-            or, where no file has that name, the id of a repository on the Hub, "owner/name" or
-            "hf:owner/name", of which huggingface_hub has `tokenizer.json` in its cache or fetches it.
+        source: path of a `tokenizer.json`, plain or gzipped, or of a folder that holds one; "iet:demo"; or,
+            if no file has that name, the id of a repository on the Hub, "owner/name" or "hf:owner/name".
+            huggingface_hub reads `tokenizer.json` from its cache or downloads it.
+
+    Returns:
+        The source name to store, and the tokenizer.
 
     Raises:
-        TokenizerMismatch: nothing readable is there.
-        BackendUnavailable: an id of the Hub, without huggingface_hub.
+        TokenizerMismatch: the source does not exist or cannot be read.
+        BackendUnavailable: `source` is an id of the Hub, and huggingface_hub is not installed.
     """
     path = DEMO_MODEL if source == DEMO_SOURCE else pathlib.Path(source)
     name = source
     try:
         path.stat()
     except (OSError, ValueError) as error:
-        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):  # too long for a name, say
+        if not isinstance(
+            error, (FileNotFoundError, NotADirectoryError)
+        ):  # for example, the name is too long
             why = getattr(error, "strerror", None) or str(error)
             raise TokenizerMismatch(f"tokenizer: {source!r:.80} cannot be read ({why})") from None
     if path.is_dir():
@@ -82,7 +87,7 @@ def _read(path: pathlib.Path, source: str) -> tokenizers.Tokenizer:
         if path.suffix == ".gz":
             return tokenizers.Tokenizer.from_str(gzip.decompress(path.read_bytes()).decode())
         return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the Rust side raises plain Exception
+    except Exception as error:  # tokenizers raises plain Exception
         raise TokenizerMismatch(f"tokenizer: {source!r} is no tokenizer.json ({error})") from None
 
 
@@ -94,13 +99,13 @@ def _from_hub(name: str) -> pathlib.Path:
         raise missing(what, "hub") from None
     try:
         return pathlib.Path(hf_hub_download(name, "tokenizer.json"))
-    except Exception as error:  # it raises those of its own, of requests or httpx, and OSError
-        said = " ".join(str(error).split())
+    except Exception as error:  # its own errors, those of requests or httpx, and OSError
+        reason = " ".join(str(error).split())
         raise TokenizerMismatch(
-            f"tokenizer: {name!r} is no file here, and the Hub did not give it ({said:.300})"
+            f"tokenizer: {name!r} is no file here, and the Hub did not give it ({reason:.300})"
         ) from None
 
 
 def save(path: pathlib.Path, tokenizer: tokenizers.Tokenizer) -> None:
-    """Write a tokenizer gzipped, whole or not at all: the same bytes for the same tokenizer."""
+    """Write a tokenizer atomically, gzipped: equal tokenizers give equal bytes."""
     write_file(path, gzip.compress(tokenizer.to_str().encode(), mtime=0))

@@ -300,7 +300,7 @@ def test_marks_of_few_values_are_not_audited(
     vocab_size: int, k_p: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert few_values(vocab_size, [k_p], FOURIER).tolist() == [True]
-    monkeypatch.setattr("iet.marks.registry.check_frequency", lambda _: None)  # as a registry that is there
+    monkeypatch.setattr("iet.marks.profiles.check_frequency", lambda _: None)  # as a registry that is there
     registry = team(["a"], vocab_size=vocab_size, k_p=k_p)
     with pytest.raises(InputError, match=f"k_p: got {k_p} with a vocabulary.*chance does not pass.*'a'"):
         iet.Auditor(registry)

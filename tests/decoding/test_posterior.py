@@ -15,7 +15,7 @@ from iet.decoding import Span, boundary_intervals, candidates, decode, fit, span
 from iet.decoding.fit import block_of, block_sums
 from iet.decoding.posterior import at_most
 from iet.errors import InputError, ShapeError
-from iet.marks.families import FAMILIES, Draws, drawn_family
+from iet.marks.families import FAMILIES, BernoulliSum, sum_family
 from tests.support.conditions import INTERPRETED
 from tests.support.scores import FOURIER, synthetic
 
@@ -149,7 +149,7 @@ def intersection_over_union(found, truth):
     [(200, 300, 1.43, 0.8, 0.75), (50, 450, 0.7, 0.75, 0.4)],
 )
 def test_marks_strong_in_a_short_stretch_or_weak_in_a_long_one(start, end, shift, overlap, one_segment):
-    law = drawn_family("kgw", Draws((1,), 0.25, 0.0, 1.0))
+    law = sum_family("kgw", BernoulliSum((1,), 0.25, 0.0, 1.0))
     rng, truth = np.random.default_rng(9), (np.arange(500) >= start) & (np.arange(500) < end)
     overlaps, segments = [], []
     for _ in range(100):

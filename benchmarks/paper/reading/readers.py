@@ -19,7 +19,7 @@ from iet.audit.metrics import token_accuracy, token_labels
 from iet.decoding import Segmentation, decode, log_activity, windows
 from iet.decoding.activity import evidence_blocks
 from iet.decoding.transitions import transitions
-from iet.marks.families import Draws, Family, drawn_family
+from iet.marks.families import BernoulliSum, Family, sum_family
 from iet.marks.tokenizer import Tokenizer
 from iet.native.pairs import repeats
 
@@ -34,7 +34,7 @@ GRID: Mapping[str, tuple[float, ...]] = {
 }
 """Options of "cusum" that the paper leaves open; chosen on texts that no table is made of."""
 
-ZERO_OR_ONE = drawn_family("kgw", Draws((1,), GAMMA, 0.0, 1.0))
+ZERO_OR_ONE = sum_family("kgw", BernoulliSum((1,), GAMMA, 0.0, 1.0))
 """The law of green lists' scores of 0 and 1, for which `log_activity` has strengths."""
 
 DECOYS = 10_000

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.errors import InputError
-from iet.marks.families import Draws, Family, drawn_family
+from iet.marks.families import BernoulliSum, Family, sum_family
 from iet.marks.foreign.keys import Ids, checked_integer, runs_of_ids
 from iet.marks.foreign.scheme import EngineScheme, Keys, Mask
 from iet.native import foreign
@@ -65,7 +65,7 @@ class Kgw(EngineScheme):
 
     def family(self, vocab_size: int) -> Family:
         """Return the null law of the scores."""
-        return drawn_family("kgw", Draws((1,), self._green(vocab_size) / vocab_size, 0.0, 1.0))
+        return sum_family("kgw", BernoulliSum((1,), self._green(vocab_size) / vocab_size, 0.0, 1.0))
 
     def checked_key(self, what: str, key: Any) -> tuple[int, ...]:
         """Return a key as numbers, or raise an InputError that does not show it."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.errors import InputError
-from iet.marks.families import Draws, Family, drawn_family
+from iet.marks.families import BernoulliSum, Family, sum_family
 from iet.marks.foreign.keys import Ids, checked_integer
 from iet.marks.foreign.scheme import EngineScheme, Keys, Mask
 from iet.native import foreign
@@ -75,7 +75,7 @@ class SynthId(EngineScheme):
                 f"sampling_table_seed: got {self.sampling_table_seed}, whose table of"
                 f" {self.sampling_table_size} has {draws.chance:g} ones an entry; expected some, and not all"
             )
-        return drawn_family("synthid", draws)
+        return sum_family("synthid", draws)
 
     def checked_key(self, what: str, key: Any) -> tuple[int, ...]:
         """Return a key as numbers, or raise an InputError that does not show it."""
@@ -185,12 +185,12 @@ class SynthId(EngineScheme):
 
 
 @functools.lru_cache(maxsize=16)
-def _draws(scheme: SynthId) -> Draws:
+def _draws(scheme: SynthId) -> BernoulliSum:
     # The share of ones in the table is the chance of a 1, and not quite 1/2.
     weights = scheme._weights
     norm = math.sqrt(float((weights.astype(np.float64) ** 2).sum()))
     ones = float(_sampling_table(scheme.sampling_table_size, scheme.sampling_table_seed).mean())
-    return Draws(tuple(weights.tolist()), ones, -float(weights.sum()) / norm, 2 / norm)
+    return BernoulliSum(tuple(weights.tolist()), ones, -float(weights.sum()) / norm, 2 / norm)
 
 
 @functools.lru_cache(maxsize=4)

@@ -19,7 +19,7 @@ from iet import evidence, kernels
 from iet.cli import main
 from iet.demo.conversation import MODEL
 from iet.errors import IetError, InputError, RegistryError, ShapeError
-from iet.marks.families import Draws, drawn_family
+from iet.marks.families import BernoulliSum, sum_family
 from iet.marks.foreign import engines, gumbel, kgw, synthid
 from tests.support.conditions import each_isa, needs_native
 from tests.support.engine_texts import V, keys_of, options_of, text, written_by
@@ -157,8 +157,8 @@ def test_unmarked_scores_follow_their_law(scheme: str) -> None:
 
 def test_tails_of_draws_are_binomial() -> None:
     for chance, depth in ((0.25, 1), (0.4999, 30), (0.9, 2)):
-        draws = Draws((1,) * depth, chance, -1.0, 0.5)
-        family = drawn_family("kgw", draws)
+        draws = BernoulliSum((1,) * depth, chance, -1.0, 0.5)
+        family = sum_family("kgw", draws)
         for count in (1, 7, 200):
             trials = count * depth
             terms = np.array(
@@ -178,8 +178,8 @@ def test_tails_of_draws_are_binomial() -> None:
 def test_tails_of_weighted_draws_hold() -> None:
     weights = tuple(range(290, 28, -9))
     norm = math.sqrt(sum(w * w for w in weights))
-    draws = Draws(weights, 0.498, -sum(weights) / norm, 2 / norm)
-    family = drawn_family("synthid", draws)
+    draws = BernoulliSum(weights, 0.498, -sum(weights) / norm, 2 / norm)
+    family = sum_family("synthid", draws)
     rng = np.random.default_rng(5)
     for count in (5, 40, 100):
         g = rng.random((6000, count, len(weights)), dtype=np.float32) < draws.chance

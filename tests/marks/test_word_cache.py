@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 
-from iet.marks import words
+from iet.marks import word_cache
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
-from iet.marks.words import SPLITS, Words, cuts_at_words
+from iet.marks.word_cache import SPLITS, WordCache, is_cacheable
 
 TEXT = [
     "The planner's plan: it'll cost 1,234 EUR (or 99 %)!",
@@ -84,27 +84,23 @@ BACKENDS = {
 }
 
 
-def words_of(backend: tokenizers.Tokenizer) -> Words:
+def words_of(backend: tokenizers.Tokenizer) -> WordCache:
     found = Tokenizer(backend)._words
     assert found is not None
     return found
-
-
-def taken(backend: tokenizers.Tokenizer) -> bool:
-    return cuts_at_words(json.loads(backend.to_str()))
 
 
 @pytest.mark.parametrize("name", sorted(BACKENDS))
 @given(st.lists(st.lists(PARTS, max_size=14).map("".join), max_size=4))
 def test_ids_are_the_tokenizers(name: str, texts: list[str]) -> None:
     backend = BACKENDS[name]
-    assert taken(backend)
+    assert is_cacheable(json.loads(backend.to_str()))
     expected = [each.ids for each in backend.encode_batch(texts, add_special_tokens=False)]
-    for found in (words_of(backend), KEPT[name], Words(backend, no_lengths)):
-        assert [ids.tolist() for ids in found.ids_of(texts)] == expected
+    for cache in (words_of(backend), SHARED[name], WordCache(backend, no_lengths)):
+        assert [ids.tolist() for ids in cache.ids_of(texts)] == expected
 
 
-KEPT = {name: words_of(backend) for name, backend in BACKENDS.items()}
+SHARED = {name: words_of(backend) for name, backend in BACKENDS.items()}
 
 
 def no_lengths() -> Any:
@@ -120,10 +116,10 @@ def test_no_word_is_asked_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
             self.texts += texts
             return BACKENDS["byte level"].encode_batch_fast(texts, **options)
 
-    monkeypatch.setattr(words, "MOST_WORDS", 4)
-    monkeypatch.setattr(words, "LONGEST_WORD", 6)
+    monkeypatch.setattr(word_cache, "MAX_WORDS", 4)
+    monkeypatch.setattr(word_cache, "MAX_WORD_LENGTH", 6)
     asked: Any = Asked()
-    found = Words(asked, words_of(BACKENDS["byte level"])._lengths)
+    found = WordCache(asked, words_of(BACKENDS["byte level"])._lengths)
     found.ids_of(["the plan the planner", "a plan the"])
     assert asked.texts == [" plan the planner", "the", "a"]  # one is too long to be kept
     found.ids_of(["the plan planner a critic"])
@@ -151,9 +147,9 @@ def test_no_word_is_asked_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", tokenizers.AddedToken("the critic")),
     ],
 )
-def test_other_tokenizers_are_not_taken(what: str, token: Any) -> None:
+def test_other_tokenizers_are_not_cached(what: str, token: Any) -> None:
     backend = byte_level(GPT2)
-    assert taken(backend)
+    assert is_cacheable(json.loads(backend.to_str()))
     raw = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     if what == "a prefix":
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -173,9 +169,9 @@ def test_other_tokenizers_are_not_taken(what: str, token: Any) -> None:
         backend.pre_tokenizer = pre_tokenizers.Whitespace()
     if token is not None:
         backend.add_tokens([token])
-    assert not taken(backend)
+    assert not is_cacheable(json.loads(backend.to_str()))
     assert Tokenizer(backend)._words is None
 
 
-def test_the_shipped_tokenizer_is_taken() -> None:
+def test_the_demo_tokenizer_is_cached() -> None:
     assert Tokenizer(DEMO_SOURCE)._words is not None
