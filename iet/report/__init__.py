@@ -1,4 +1,4 @@
-"""What an audit found: the report, and how it is shown."""
+"""The result of an audit, and its forms."""
 
 from iet.report.model import REPORT_SCHEMA, Report
 from iet.report.segments import LEFT_OUT, Segment, SessionFinding, Sessions, Span, Trace

@@ -156,7 +156,7 @@ class Report:
         sure = [name for name, log_p in self.evidence.items() if log_p <= math.log(self.level)]
         return tuple(sorted(sure, key=self.evidence.__getitem__))
 
-    def told(self, segment: Segment) -> Segment:
+    def redact_guesses(self, segment: Segment) -> Segment:
         """Return a segment as it may be told: a guess is a name only if that agent is found in the text.
 
         Without that it is no more than the key that comes nearest by chance, and to name it would accuse its
@@ -174,7 +174,7 @@ class Report:
         )
 
     def _stated(self, segment: Segment) -> dict[str, Any]:
-        told = self.told(segment)
+        told = self.redact_guesses(segment)
         stated = dataclasses.asdict(told)
         if told is not segment:
             stated["not_found_in_text"] = {

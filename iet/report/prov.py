@@ -64,7 +64,7 @@ def document(report: Report) -> dict[str, Any]:
     before: int | None = None
     for i, segment in enumerate(report.segments):
         entity, writing = f"iet:segment-{i}", f"iet:writing-{i}"
-        content["entity"][entity] = _described(report.told(segment))
+        content["entity"][entity] = _described(report.redact_guesses(segment))
         content["hadMember"][f"_:member-{i}"] = {"prov:collection": "iet:text", "prov:entity": entity}
         if segment.agent is None:
             continue

@@ -1,4 +1,4 @@
-"""The parts of a report: segments, runs of characters, and what the decoder saw along the text."""
+"""The parts of a report: segments, runs of characters, sessions, and the trace of the decoder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from iet.native.arrays import Float32s, Float64s, Int64s
 
 LEFT_OUT = -2
-"""The label of a token that was not read, because it lies in a part that was left out, or partly in it."""
+"""Label of a token that lies at least partly in a part of the text that the caller left out."""
 
 
 class Span(NamedTuple):
-    """Characters `[start, end)` of the text as given, and their agent (None: unattributed)."""
+    """Characters `[start, end)` of the original text, and their agent (None: unattributed)."""
 
     start: int
     end: int
@@ -24,38 +24,39 @@ class Span(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """One stretch of text, and who wrote it.
+    """A stretch of text, its agent, and the evidence.
 
     Attributes:
-        char_start, char_end: characters `[char_start, char_end)` of the text as given; None where only ids
-            were audited. Segments of a text cover it without gaps.
-        start, end: tokens `[start, end)`. None where profiles have tokens of their own.
-        agent: who wrote it, None where nobody's key explains it at the report's level (see `Auditor`), or it
-            is left out.
-        best_guess: the agent whose key explains it best; equal to `agent` unless that is None. None where
-            the segment is left out. Nobody is found by it: `Report.told` leaves out the guesses that no form
-            of a report names.
-        log_p: natural log of the p-value of `best_guess`, corrected for the number of keys and for having
-            chosen the segment: how likely unmarked text would yield any segment as telling as this. By
-            itself, without what the rest of the text says about the agent. Where the boundaries were given,
-            corrected for the number of keys and pieces. 0 where left out.
-        posterior: mean posterior of `best_guess` over the tokens, lower than that of the report's `posterior`
-            where little evidence speaks for the agent or words are quoted; None where the decoder has none.
-        error: probability that `best_guess` wrote none of it: at most 1 - the highest posterior of one of its
-            tokens, its odds raised where much of the text is nobody's (see `iet.audit.certainty`). None where
+        char_start, char_end: characters `[char_start, char_end)` of the original text; None if only ids were
+            audited. Segments of a text cover it without gaps.
+        start, end: tokens `[start, end)`. None if there are several profiles, which tokenize differently.
+        agent: the agent that wrote it. None if no key explains it at the report's level (see `Auditor`), or
+            if it is left out.
+        best_guess: the agent with the best evidence; equal to `agent` unless that is None. None if the
+            segment is left out. A guess is no finding: `Report.redact_guesses` removes guesses that no form
+            of a report shows.
+        log_p: natural log of the p-value of `best_guess`: the probability that unmarked text has a segment
+            with as much evidence, corrected for the number of keys and for the choice of the segment. It
+            ignores what the rest of the text shows about the agent. If the caller gave the boundaries, it is
+            corrected for the numbers of keys and pieces. 0 if left out.
+        posterior: mean posterior of `best_guess` over the tokens. It is lower than the mean of the report's
+            `posterior` if the evidence for the agent is weak or words are quoted. None if the decoder has no
+            posterior.
+        error: probability that `best_guess` wrote none of it: at most 1 - the highest posterior of its
+            tokens, with higher odds if much of the text is unattributed (see `iet.audit.certainty`). None if
             the decoder has no posterior.
-        start_interval, end_interval: tokens between which the boundary may lie: towards either side, the
-            posterior of that side's agent is below 0.95. Characters where there are several profiles; None
-            where the decoder has no posterior.
-        left_out: the caller said that this is no agent's text: it was not read, and counts in no share.
-            Its tokens are those that lie at least partly in it.
-        share: expected share of its tokens that are `best_guess`'s, the same number as `posterior`.
-        share_interval: (low, high), between which that share is with a probability of 0.9, see
-            `iet.decoding.share_intervals`. Both are None where the decoder has no posterior.
-        session: id of the session whose key explains it best, where it is attributed and its agent is found
-            in that session (`Report.sessions`); None elsewhere, also where its agent's own key does.
-        published: share of its tokens that carry a score, or would, whose (context, token) pair agents had
-            published before: they are evidence for nobody. None where no index was read, or none would.
+        start_interval, end_interval: tokens between which the boundary may lie; outside, the posterior of
+            the agent on that side is at least 0.95. Characters if there are several profiles; None if the
+            decoder has no posterior.
+        left_out: whether the caller excluded it. Its tokens are those at least partly in the excluded part;
+            they count in no share.
+        share: expected share of its tokens that `best_guess` wrote, the same number as `posterior`.
+        share_interval: (low, high), which contains that share with probability 0.9, see
+            `iet.decoding.share_intervals`. Both are None if the decoder has no posterior.
+        session: id of the session whose key explains it best, if it is attributed and `Report.sessions` has
+            its agent in that session; else None, also if the agent's own key explains it best.
+        published: share of its scored tokens whose (context, token) pair agents had published before; these
+            tokens are no evidence. None if no index was read, or if no token would be scored.
     """
 
     char_start: int | None
@@ -77,12 +78,12 @@ class Segment:
 
     @property
     def quoted(self) -> bool:
-        """Whether nobody is named, and half of it or more was published before."""
+        """Whether it has no agent, and at least half of it was published before."""
         return self.agent is None and self.published is not None and self.published >= 0.5
 
     @property
     def called(self) -> str:
-        """What every form of a report calls it: its agent, or "quoted", "unattributed" or "left out"."""
+        """Its title in every form of a report: its agent, or "quoted", "unattributed" or "left out"."""
         return self.agent or ("left out" if self.left_out else "quoted" if self.quoted else "unattributed")
 
 
@@ -92,7 +93,7 @@ class SessionFinding:
 
     Attributes:
         agent: its name.
-        session: id of the session; None: under the agent's own keys, which are of no session.
+        session: id of the session; None if the agent's own key was found, which belongs to no session.
         log_p: natural log of the p-value, corrected for all agents and sessions.
     """
 
@@ -103,12 +104,12 @@ class SessionFinding:
 
 @dataclasses.dataclass(frozen=True)
 class Sessions:
-    """Which sessions were read, and in which of them agents are found.
+    """The sessions whose keys were read, and the agents found in them.
 
     Attributes:
-        read: their number.
-        digest: BLAKE2b-256, in hex, of their ids, joined by line feeds.
-        found: the findings at the report's level, the surest first.
+        read: number of sessions.
+        digest: BLAKE2b-256, in hex, of the session ids, joined by line feeds.
+        found: the findings at the report's level, by increasing p-value.
     """
 
     read: int
@@ -117,11 +118,11 @@ class Sessions:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {**dataclasses.asdict(self), "found": [dataclasses.asdict(each) for each in self.found]}
+        return {**dataclasses.asdict(self), "found": [dataclasses.asdict(finding) for finding in self.found]}
 
 
 class _Axis(Protocol):
-    """What a decoder went along, see `iet.audit.alignment.Axis`."""
+    """The positions that a decoder read, see `iet.audit.alignment`."""
 
     @property
     def origins(self) -> Int64s: ...
@@ -130,15 +131,15 @@ class _Axis(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trace:
-    """What the decoder saw along the text: for pictures, in no file. Positions are computed when asked for.
+    """Scores and posteriors along the text, for plots; no file holds them.
 
     Attributes:
-        agents: P names, the columns below: those whose keys were looked at.
-        axis: the R tokens that were read. With several profiles, the places where a token of any of them
-            starts.
-        posterior: float32 [R, P], or None where the decoder has none.
+        agents: names of the P agents whose keys the decoder looked at: the columns below.
+        axis: the R tokens that were read. With several profiles: the positions at which a token of any
+            profile starts.
+        posterior: float32 [R, P], or None if the decoder has no posterior.
         scores: f [W, P], the mean score of each window under each agent's key.
-        window, step: that the windows were made with, in tokens.
+        window, step: length and distance of the windows, in tokens.
     """
 
     agents: tuple[str, ...]
@@ -150,23 +151,23 @@ class Trace:
 
     @functools.cached_property
     def starts(self) -> Int64s:
-        """int64 [R], where each of the tokens starts: its character, or its number where there is no text."""
+        """int64 [R], the character at which each token starts, or the token's index if there is no text."""
         return self.axis.origins
 
     @property
     def tokens(self) -> Int64s:
-        """int64 [R], their numbers among all tokens of the text; with several profiles their `starts`."""
+        """int64 [R], the index of each token among all tokens of the text; with several profiles `starts`."""
         return self.axis.place(np.arange(len(self.starts)), 0)
 
     @property
     def centres(self) -> Int64s:
-        """int64 [W], where the centres of the windows lie, in the unit of `starts`."""
+        """int64 [W], the centres of the windows, in the unit of `starts`."""
         middle = min(self.window, len(self.starts)) // 2
         return self.starts[np.arange(len(self.scores)) * self.step + middle]
 
 
 def extent(segment: Segment) -> tuple[int, int]:
-    """Return where a segment lies: its characters, or its tokens where only ids were audited."""
+    """Return the characters `[start, end)` of a segment, or its tokens if only ids were audited."""
     if segment.char_start is not None and segment.char_end is not None:
         return segment.char_start, segment.char_end
     assert segment.start is not None

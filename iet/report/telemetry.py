@@ -46,7 +46,7 @@ def events(report: Report, response_id: str | None = None) -> list[dict[str, Any
     for segment in report.segments:
         if segment.left_out:
             continue
-        segment = report.told(segment)
+        segment = report.redact_guesses(segment)
         attributes = {
             **about,
             "gen_ai.agent.id": segment.agent,

@@ -106,7 +106,7 @@ def _above(report: Report, width: int | None, bars: bool = True) -> Iterator[_Li
         yield from _curves(report, drawn, width)
         yield _Line("")
     if report.segments:
-        rows = [_row(i, report.told(segment)) for i, segment in enumerate(report.segments, 1)]
+        rows = [_row(i, report.redact_guesses(segment)) for i, segment in enumerate(report.segments, 1)]
         names = [None, *(segment.agent for segment in report.segments)]
         yield from _styled(table([_COLUMNS, *rows], width, wraps=3), names, styles(report))
     notes = legend(report)

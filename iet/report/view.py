@@ -264,7 +264,7 @@ def _pieces(
 def _segment(
     report: Report, segment: Segment, places: dict[str, int], text: str, paragraphs: list[int]
 ) -> ShownSegment:
-    segment = report.told(segment)
+    segment = report.redact_guesses(segment)
     span, unit = extent(segment), "tokens" if report.text is None else "characters"
     where = _range(span)
     within = _paragraphs_of(report, *span, paragraphs)

@@ -99,7 +99,7 @@ def _answer(texts: list[str], made: Callable[[], dict[str, Any]]) -> dict[str, A
 
 def _found(report: Report) -> dict[str, Any]:
     """Return what an agent needs of a report: no curves, and no text but its own positions."""
-    read = [report.told(segment) for segment in report.segments if not segment.left_out]
+    read = [report.redact_guesses(segment) for segment in report.segments if not segment.left_out]
     return {
         "answer": verdict(report),
         "level": report.level,

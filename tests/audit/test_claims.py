@@ -247,7 +247,9 @@ def test_forms_say_the_same_and_hold_no_text(shown: ClaimReport) -> None:
     assert "&lt;x&gt;" in page
     assert "\r\n2,'=<b>" in shown.to_csv()
     assert max(map(len, shown.text(60).splitlines()[3 : len(shown.pieces) + 6])) <= 60
-    assert all(MEANINGS[verdict] in html.unescape(page) for verdict in ("confirmed", "contradicted", "skipped"))
+    assert all(
+        MEANINGS[verdict] in html.unescape(page) for verdict in ("confirmed", "contradicted", "skipped")
+    )
 
 
 def test_events_are_emitted_to_opentelemetry(shown: ClaimReport) -> None:

@@ -53,7 +53,7 @@ def rows_of(auditor: Auditor, texts: list[str] | None, ids: list[Any] | None = N
         segments = [
             {
                 **{name: getattr(segment, name) for name in OF_SEGMENTS},
-                "best_guess": report.told(segment).best_guess,
+                "best_guess": report.redact_guesses(segment).best_guess,
                 **dict(zip(("share_low", "share_high"), segment.share_interval or (None, None), strict=True)),
             }
             for segment in report.segments

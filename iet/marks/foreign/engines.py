@@ -108,7 +108,7 @@ class EngineKeys(ForeignKeys):
                 raise InputError(f"{what}: got an empty list, expected at least one")
             for key in several:
                 numbers = self.scheme.checked_key(what, key)
-                marking = self.scheme.told_apart_by(numbers) if apart else numbers
+                marking = self.scheme.effective_key(numbers) if apart else numbers
                 same, other = owned.setdefault(marking, (numbers, name))
                 if len(owned) == len(read):
                     got = "that" if same == numbers else "one that marks as that"

@@ -71,7 +71,7 @@ class Kgw(EngineScheme):
         """Return a key as numbers, or raise an InputError that does not show it."""
         return (checked_integer(what, key, 1, (1 << 63) - 1, secret=True),)
 
-    def told_apart_by(self, key: tuple[int, ...]) -> tuple[int, ...]:
+    def effective_key(self, key: tuple[int, ...]) -> tuple[int, ...]:
         """Return what of a key its scores depend on: its low 32 bits, but of the largest and with "selfhash".
 
         There the others make some lists different, and leave the rest as they are.

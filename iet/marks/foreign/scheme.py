@@ -39,7 +39,7 @@ class EngineScheme(abc.ABC):
     def checked_key(self, what: str, key: Any) -> tuple[int, ...]:
         """Return a key as numbers, or raise an InputError that does not show it."""
 
-    def told_apart_by(self, key: tuple[int, ...]) -> tuple[int, ...]:
+    def effective_key(self, key: tuple[int, ...]) -> tuple[int, ...]:
         """Return what of a key its scores depend on: two keys with the same have the same scores."""
         return key
 

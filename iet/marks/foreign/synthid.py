@@ -84,7 +84,7 @@ class SynthId(EngineScheme):
             raise InputError(f"{what}: got {got}, expected a list of {self.depth} integers (depth)")
         return tuple(checked_integer(what, number, 0, (1 << 63) - 1, secret=True) for number in key)
 
-    def told_apart_by(self, key: tuple[int, ...]) -> tuple[int, ...]:
+    def effective_key(self, key: tuple[int, ...]) -> tuple[int, ...]:
         """Return what of a key its scores depend on: what the table takes, of equal weights in any order."""
         taken = [number % self.sampling_table_size for number in key]
         return tuple(taken if self.weighted else sorted(taken))
