@@ -5,8 +5,8 @@
     root(D)    = leaf(d_0), or node(root(D[:k]), root(D[k:])), k the largest power of two below |D|
 
 A leaf names an agent, its profile and epoch, and commits to its secret by a hash that is keyed with it. So
-the hashes in a path reveal nothing about other keys, not even their agents. docs/internals/signing.md lists the
-differences from RFC 6962.
+the hashes in a path reveal nothing about other keys, not even their agents. docs/internals/signing.md lists
+the differences from RFC 6962.
 """
 
 from __future__ import annotations
