@@ -1,7 +1,8 @@
-"""What agents have published: an index of keyed hashes that says which pairs anybody may have seen.
+"""An index of published text: keyed hashes of the (context, token) pairs that readers may have seen.
 
-An index is a folder: `index.json`, and runs of sorted hashes (`iet.marks.runs`). Runs are written once and
-named in `index.json`, which is replaced last, so the index is as before or as after, whatever is killed.
+An index is a folder with `index.json` and runs of sorted hashes (`iet.marks.runs`). Runs are written once,
+and `index.json`, which names them, is replaced last. So a writer that is killed leaves the old index or the
+new one.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ FORMAT = "iet.published/1"
 MAX_TEXTS = (1 << 32) - 1
 
 BATCH_TEXTS, BATCH_SIZE = 4096, 1 << 24
-"""Maximum of texts that are written at once; no more are taken once they have so many characters (or ids)."""
+"""A batch ends at this number of texts, or when it has this number of characters (or ids)."""
 
 MANIFEST = "index.json"
-"""The file of an index that is replaced when it is changed."""
+"""The file that lists the runs of an index."""
 
 _RUN = re.compile(r"[0-9a-f]{16}\.run")
 _NONE = -1
@@ -48,12 +49,12 @@ _NONE = -1
 
 @dataclasses.dataclass(frozen=True)
 class Added:
-    """What an addition did.
+    """The result of an addition.
 
     Attributes:
-        texts: number of texts that were new.
-        known: number of those that the index had already, which change nothing.
-        pairs: number of pairs that nobody had published before.
+        texts: number of new texts.
+        known: number of texts that the index had already, which change nothing.
+        pairs: number of pairs that had not been published before.
     """
 
     texts: int
@@ -64,24 +65,24 @@ class Added:
 class PublishedIndex:
     """The (context, token) pairs of the texts that agents have published, as keyed hashes in a folder.
 
-    Whoever collects published text learns which pairs score high, and can write a text of them that reads as
-    the agent's. So a pair that an agent published before is no evidence of who wrote a later text:
-    `Auditor(published=)`. A text that was added itself keeps the pairs that it was the first to publish.
+    A forger who collects published text learns which pairs score high, and can build a text from them that
+    is attributed to the agent. So a pair that was published before is no evidence for a later text:
+    `Auditor(published=)`. A text in the index keeps the evidence of the pairs that it published first.
 
-    An object reads the index as it was when it was opened, or last changed or refreshed by it.
+    An object shows the index as it was when the object was made, refreshed, or used to change the index.
 
     Args:
         path: the folder.
         registry: the agents' registry. The hashes are keyed with a secret that is derived from the first key
-            of its first agent when the index is made: whoever reads the index has to hold that key.
-        create: make the folder if it is not there.
+            of its first agent when the index is made; every registry that opens the index needs that key.
+        create: make the folder if it does not exist.
 
     Raises:
-        InputError: there is no index, or it is damaged, or of another release.
-        RegistryError: the registry has no agent, or not the key that the index was made under.
+        InputError: the index is missing, damaged, or of another release.
+        RegistryError: the registry has no agent, or lacks the key of the index.
 
-    State: 12 bytes on disk for each pair that differs from all others, and each text. A lookup takes
-    O(log² N) steps for N pairs, and finds one that is not there with a chance of N / 2^64: 5e-11 of 10^9.
+    State: 12 bytes on disk for each distinct pair and each text. A lookup takes O(log² N) steps for N pairs.
+    The probability that an absent pair is reported as present is N / 2^64, 5e-11 for 10^9 pairs.
     """
 
     def __init__(self, path: str | os.PathLike[str], registry: Registry, *, create: bool = False) -> None:
@@ -104,22 +105,22 @@ class PublishedIndex:
 
     @property
     def registry(self) -> Registry:
-        """Whose agents' texts are in it."""
+        """The registry of the agents whose texts are in the index."""
         return self._registry
 
     @property
     def profiles(self) -> frozenset[str]:
-        """Digests of the registry's profiles, in whose tokens pairs are known."""
+        """Digests of the registry's profiles; the index can hold pairs of each."""
         return frozenset(profile.digest for profile in self._registry.profiles.values())
 
     @property
     def digest(self) -> str:
-        """BLAKE2b-256, in hex, of what the index holds."""
+        """BLAKE2b-256, in hex, of the content of the index."""
         return str(self._content["checksum"])
 
     @property
     def agents(self) -> Mapping[str, Mapping[str, int]]:
-        """Agent -> its number of texts, and of the `pairs` that it was the first to publish."""
+        """Agent -> its number of `texts`, and of the `pairs` that it published first."""
         return {name: dict(counts) for name, counts in self._content["agents"].items()}
 
     @property
@@ -147,59 +148,61 @@ class PublishedIndex:
     ) -> Added:
         """Add texts that an agent published, in this order. Adding a text again changes nothing.
 
-        Some thousand texts are added whole or not at all. Several processes and threads take turns, where the
-        file system has locks (Windows and some network file systems have none: there one process adds).
+        Each batch of a few thousand texts is added atomically. Processes and threads take turns if the file
+        system has locks (Windows and some network file systems have none: add from one process there).
 
         Args:
             agent: its name in the registry.
-            texts: one, or many, of that agent alone.
-            token_ids: as ids [T] instead, of each text by itself.
-            tokenizer: path or object, where the registry's own note of it does not lead there.
+            texts: one text or many, each written by this agent only.
+            token_ids: the ids [T] of each text, instead of `texts`.
+            tokenizer: path or object, if the path in the registry is not valid here.
+
+        Returns:
+            The numbers of texts and pairs.
 
         Raises:
-            InputError: a text is no valid text, ids are none, or the folder cannot be written.
+            InputError: a text or an id is invalid, or the folder cannot be written.
             RegistryError: the agent is unknown.
-            TokenizerMismatch: no tokenizer with the profile's digest.
+            TokenizerMismatch: there is no tokenizer with the profile's digest.
 
-        Cost: O(T·log² N), and O(log N) bytes written for each byte that is added: now and then runs are
-        merged, at last all of them.
+        Cost: O(T·log² N). Because runs are merged as they grow, O(log N) bytes are written for each new byte.
         """
         profile = self._registry.profile_of(agent)
         name, keys = self._registry.keys(agent)[0].agent, self._registry.scoring_keys(profile.id)
         if isinstance(texts, str):
             texts = [texts]
-        for what, given in (("texts", texts), ("token_ids", token_ids)):
-            if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
-                raise InputError(f"{what}: got {type(given).__name__}, expected a list")
-        done = Added(0, 0, 0)
+        for argument, value in (("texts", texts), ("token_ids", token_ids)):
+            if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+                raise InputError(f"{argument}: got {type(value).__name__}, expected a list")
+        added = []
         for batch in _batches(map(_text, texts)):
             opened = self._registry.open_tokenizer(profile.id, tokenizer)
             encoded = [encoding.token_ids for encoding in opened.encode_batch(batch)]
-            done = _sum(done, self._add(name, keys, encoded, batch))
+            added.append(self._add(name, keys, encoded, batch))
         for ids in _batches(map(check_token_ids, token_ids)):
-            done = _sum(done, self._add(name, keys, ids, None))
-        return done
+            added.append(self._add(name, keys, ids, None))
+        return Added(*(sum(getattr(a, field) for a in added) for field in ("texts", "known", "pairs")))
 
     def refresh(self) -> None:
-        """Read what other processes have added since."""
+        """Read the texts that other processes have added since."""
         with self._threads:
             self._content = self._read()
 
     def check(self) -> None:
-        """Compare all of the index with its digests, or raise an InputError that names the file. O(N)."""
+        """Raise an InputError that names the file unless all files have their digests. O(N)."""
         for run in self._runs:
             run.check()
 
     def seen(self, token_ids: ArrayLike, keys: Keys, text: str | None = None) -> Bools:
-        """Tell which positions [T] of a text hold a pair that was published before.
+        """Return which positions [T] of a text hold a pair that was published before.
 
-        A pair that the very text was the first to publish is none of them: a text is known again by its
-        characters, apart from white space at its ends, or by its ids.
+        Pairs that this same text published first are not among them. The text is recognised by its
+        characters, except for white space at its ends, or by its ids.
 
         Args:
             token_ids: [T].
-            keys: of one profile; of keys that are no registry's, nothing is in an index.
-            text: what the ids are of, if it is known.
+            keys: of one profile; an index holds no pairs of foreign keys.
+            text: the text of the ids, if it is known.
         """
         ids = check_token_ids(token_ids)
         if not isinstance(keys, KeyTable) or not self._runs:
@@ -212,34 +215,34 @@ class PublishedIndex:
         return ~np.isin(numbers, unseen)
 
     def excluding(self, texts: Sequence[str], *, tokenizer: Any = None) -> PublishedIndex:
-        """Return the index as if these texts had not been added, of what nobody published before them.
+        """Return the index without the pairs that these texts published first.
 
-        For a text that is put together from texts of the index, such as a conversation from its responses:
-        what they were the first to publish is evidence in it.
+        For a text that consists of texts in the index, such as a conversation of responses: pairs that the
+        responses published first are evidence in the conversation.
 
         Args:
-            texts: as they were added.
+            texts: equal to texts in the index.
             tokenizer: as in `add`.
 
         Raises:
-            InputError: one is not in the index.
+            InputError: a text is not in the index.
         """
         tables = [self._registry.scoring_keys(id) for id in self._registry.profiles]
         numbers = set(self._excluded)
         for i, text in enumerate([texts] if isinstance(texts, str) else texts):
             names = np.array([_name_of(self._key, keys, text) for keys in tables], np.uint64)
-            found = _numbers_of(self._runs, names)
-            if not (found >= 0).any():
+            matches = _numbers_of(self._runs, names)
+            if not (matches >= 0).any():
                 raise InputError(f"texts: number {i} is not in the index, expected texts that were added")
-            numbers |= {*found[found >= 0].tolist()}
+            numbers |= {*matches[matches >= 0].tolist()}
         view = object.__new__(type(self))
         view.__dict__.update(self.__dict__, _threads=threading.Lock(), _excluded=frozenset(numbers))
         return view
 
     def _add(self, agent: str, keys: KeyTable, ids: Sequence[Int64s], texts: Sequence[str] | None) -> Added:
-        hashed = [keys.pair_hashes(each, self._key) for each in ids]
+        hashed = [keys.pair_hashes(text_ids, self._key) for text_ids in ids]
         names = np.array(
-            [[_name_of(self._key, keys, each) for each in ids]]
+            [[_name_of(self._key, keys, text_ids) for text_ids in ids]]
             + ([] if texts is None else [[_name_of(self._key, keys, text) for text in texts]]),
             np.uint64,
         )
@@ -252,8 +255,8 @@ class PublishedIndex:
             raise InputError(f"{self._path}: cannot be written ({error.strerror or error})") from error
 
     def _write(self, agent: str, hashed: Sequence[Hashes], names: Hashes) -> Added:
-        """Add texts: the hashes of the pairs of each, and their names, one row or two."""
-        known = (_numbers_of(self._runs, names[-1]) >= 0) | _stood_before(names[-1])
+        """Add texts; `hashed` has the pair hashes of each, `names` the name hashes in one or two rows."""
+        known = (_numbers_of(self._runs, names[-1]) >= 0) | _are_repeats(names[-1])
         new = np.flatnonzero(~known).tolist()
         if not new:
             return Added(0, len(known), 0)
@@ -262,17 +265,17 @@ class PublishedIndex:
             raise InputError(f"{self._path}: holds {first:,} texts, expected at most {MAX_TEXTS:,}")
         parts = [np.append(hashed[i][hashed[i] > 0], names[:, i]) for i in new]
         numbers = np.repeat(np.arange(first, first + len(new)), [len(part) for part in parts])
-        hashes, at = np.unique(np.concatenate(parts), return_index=True)  # each where it stood first
+        hashes, first_at = np.unique(np.concatenate(parts), return_index=True)
         fresh = _numbers_of(self._runs, hashes) < 0
-        part = hashes[fresh], numbers[at[fresh]].astype(np.uint32)
+        part = hashes[fresh], numbers[first_at[fresh]].astype(np.uint32)
         pairs = int(fresh.sum() - np.isin(part[0], names[:, new]).sum())
         merged, runs = [part], list(self._runs)
-        while runs and len(runs[-1]) <= 2 * sum(len(some) for some, _ in merged):
+        while runs and len(runs[-1]) <= 2 * sum(len(hashes) for hashes, _ in merged):
             last = runs.pop()
             merged.append((last.hashes, last.numbers))
         runs.append(Run.write(self._path / f"{os.urandom(8).hex()}.run", merged))
-        before = self._content["agents"].get(agent, {"texts": 0, "pairs": 0})
-        counts = {"texts": before["texts"] + len(new), "pairs": before["pairs"] + pairs}
+        counts = self._content["agents"].get(agent, {"texts": 0, "pairs": 0})
+        counts = {"texts": counts["texts"] + len(new), "pairs": counts["pairs"] + pairs}
         content = {
             **self._content,
             "agents": {**self._content["agents"], agent: counts},
@@ -294,10 +297,10 @@ class PublishedIndex:
             with alone_in(self._path):
                 if (self._path / MANIFEST).exists():
                     return
-                if others := os.listdir(self._path):
-                    lost = ", whose index.json is lost (take a backup)" if _RUN.fullmatch(others[0]) else ""
+                if files := os.listdir(self._path):
+                    lost = ", whose index.json is lost (take a backup)" if _RUN.fullmatch(files[0]) else ""
                     raise InputError(
-                        f"{self._path}: holds {others[0]!r:.80}{lost}, expected an index, or a new or empty"
+                        f"{self._path}: holds {files[0]!r:.80}{lost}, expected an index, or a new or empty"
                         " folder"
                     )
                 self._save(
@@ -321,7 +324,7 @@ class PublishedIndex:
         return content
 
     def _read(self) -> dict[str, Any]:
-        """Read the index anew, with its runs, and return the content of `index.json`."""
+        """Read the index and its runs from disk, and return the content of `index.json`."""
         path = self._path / MANIFEST
         while True:
             try:
@@ -332,16 +335,16 @@ class PublishedIndex:
                     " iet index add has made"
                 ) from None
             content = _parsed(path, data)
-            there = {run.digest: run for run in self._runs}
+            open_runs = {run.digest: run for run in self._runs}
             try:
                 self._runs = tuple(
-                    there.get(run["digest"]) or Run.open(self._path / run["name"], run["digest"])
+                    open_runs.get(run["digest"]) or Run.open(self._path / run["name"], run["digest"])
                     for run in content["runs"]
                 )
                 return content
             except InputError:
                 with contextlib.suppress(OSError):
-                    if path.read_bytes() != data:  # merged meanwhile
+                    if path.read_bytes() != data:  # another process has merged runs
                         continue
                 raise
 
@@ -357,7 +360,7 @@ class PublishedIndex:
         )
 
     def _sweep(self) -> None:
-        """Delete runs that the index does not name: merged ones, and those of a writer that was killed."""
+        """Delete runs that are not in the index: merged ones, and those of writers that were killed."""
         named = {run.path.name for run in self._runs}
         for name in os.listdir(self._path):
             if _RUN.fullmatch(name) and name not in named:
@@ -366,7 +369,7 @@ class PublishedIndex:
 
 
 def _numbers_of(runs: Sequence[Run], hashes: Hashes) -> Int64s:
-    """Return the text that was the first to publish each of some pairs; -1: none."""
+    """Return the number of the text that published each pair first; -1: unpublished."""
     numbers = np.full(len(hashes), _NONE, np.int64)
     for run in runs:
         numbers = np.maximum(numbers, run.numbers_of(hashes, _NONE))  # a hash is in one run at most
@@ -374,9 +377,9 @@ def _numbers_of(runs: Sequence[Run], hashes: Hashes) -> Int64s:
 
 
 def _opened(path: str, registry: Registry, excluded: frozenset[int]) -> PublishedIndex:
-    found = PublishedIndex(path, registry)
-    found._excluded = excluded
-    return found
+    index = PublishedIndex(path, registry)
+    index._excluded = excluded
+    return index
 
 
 def _parsed(path: pathlib.Path, data: bytes) -> dict[str, Any]:
@@ -395,7 +398,7 @@ def _parsed(path: pathlib.Path, data: bytes) -> dict[str, Any]:
 
 
 def _name_of(key: bytes, keys: KeyTable, value: str | Int64s | None) -> int:
-    """Return the hash that a text is known by: of its characters, or of its ids; 0: of nothing."""
+    """Return the hash of a text's characters, or of its ids; 0 for None."""
     if value is None:
         return 0
     if isinstance(value, str):
@@ -406,10 +409,10 @@ def _name_of(key: bytes, keys: KeyTable, value: str | Int64s | None) -> int:
     return max(1, int.from_bytes(named.digest(), "little"))
 
 
-def _stood_before(names: Hashes) -> Bools:
-    stood = np.ones(len(names), np.bool_)
-    stood[np.unique(names, return_index=True)[1]] = False
-    return stood
+def _are_repeats(names: Hashes) -> Bools:
+    repeats = np.ones(len(names), np.bool_)
+    repeats[np.unique(names, return_index=True)[1]] = False
+    return repeats
 
 
 def _batches(values: Iterable[Any]) -> Iterator[list[Any]]:
@@ -428,7 +431,3 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise InputError(f"texts: got {type(value).__name__} among them, expected str")
     return value
-
-
-def _sum(a: Added, b: Added) -> Added:
-    return Added(a.texts + b.texts, a.known + b.known, a.pairs + b.pairs)

@@ -1,4 +1,4 @@
-"""Find a tokenizer, take the digest of what it does, and turn text into ids with character offsets."""
+"""Tokenizers: the digest of their content, and token ids of a text with character offsets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ INVISIBLE = frozenset(
 )
 """Code points that carry no text (soft hyphen, zero-width space, word joiner, byte-order mark, variation
 selectors, tags). An audit skips them, because inserted ones would change the ids around them. The
-zero-width joiners U+200C and U+200D spell words in several scripts and stay."""
+zero-width joiners U+200C and U+200D are kept: several scripts need them."""
 
 _IS_INVISIBLE = np.zeros(max(INVISIBLE) + 2, dtype=np.bool_)  # the last entry: all higher code points
 _IS_INVISIBLE[list(INVISIBLE)] = True
@@ -46,7 +46,7 @@ _IS_INVISIBLE[list(INVISIBLE)] = True
 
 @functools.cache
 def _decomposed() -> re.Pattern[str]:
-    """Return the pattern of a character and those after it that Unicode may compose with it."""
+    """Return the pattern of a character with the following characters that Unicode may compose with it."""
     points = [*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)]  # vowels and final consonants of Hangul
     for point in range(0x300, 0x20000):
         character = chr(point)
@@ -54,7 +54,7 @@ def _decomposed() -> re.Pattern[str]:
         if unicodedata.combining(character):
             points.append(point)
         if len(parts) == 2 and "<" not in parts[0]:
-            points.append(int(parts[1], 16))  # some of these are no combining characters
+            points.append(int(parts[1], 16))  # some of these are not combining characters
     marks = "".join(map(chr, sorted({point for point in points if point >= 0x300})))
     return re.compile(f"[^{marks}][{marks}]+")
 
@@ -65,9 +65,9 @@ class Encoding:
 
     Attributes:
         token_ids: int64 [T].
-        skipped: number of invisible characters that were left out.
-        elsewhere: bool [T], the tokens whose evidence counts in another document; None: none.
-        published: bool [T], the tokens whose (context, token) pair was published before; None: unknown.
+        skipped: number of invisible characters that were removed.
+        elsewhere: bool [T], tokens whose evidence counts in another document; None: no token.
+        published: bool [T], tokens whose (context, token) pair was published before; None: unknown.
     """
 
     token_ids: Int64s
@@ -79,7 +79,7 @@ class Encoding:
 
     @property
     def char_starts(self) -> Int64s:
-        """int64 [T]; see `characters`, which is cheaper for some of the tokens."""
+        """int64 [T]; see `characters`, which is cheaper for a few tokens."""
         return self.characters(range(len(self.token_ids)))[:, 0]
 
     @property
@@ -88,9 +88,9 @@ class Encoding:
         return self.characters(range(len(self.token_ids)))[:, 1]
 
     def characters(self, tokens: Iterable[int]) -> Int64s:
-        """Return the code points `[start, end)` of the text as given that some tokens cover, int64 [N, 2].
+        """Return the code points `[start, end)` of the original text that tokens cover, int64 [N, 2].
 
-        Where several tokens spell one character, all cover it. O(N), or O(T) once for a text beyond ASCII.
+        If several tokens spell one character, all cover it. O(N), plus O(T) once for text that is not ASCII.
         """
         assert self._offsets is not None
         offsets = self._offsets.of(np.fromiter(tokens, np.int64)).reshape(-1, 2)
@@ -101,23 +101,24 @@ class Encoding:
         ends = np.where(ends > starts, self._kept[np.maximum(ends - 1, 0)] + 1, self._kept[starts])
         return np.stack([self._kept[starts], ends], axis=1)
 
-    def moved(self, places: Int64s) -> Encoding:
-        """Return these tokens in the characters of another text, of which this one was made.
+    def moved(self, positions: Int64s) -> Encoding:
+        """Return the encoding with offsets into another text that contains this one.
 
         Args:
-            places: int64, where each character of this text stands in the other; the last entry is its end.
+            positions: int64, position of each character of this text in the other text; last, the end.
         """
-        return dataclasses.replace(self, _kept=places if self._kept is None else places[self._kept])
+        positions = positions if self._kept is None else positions[self._kept]
+        return dataclasses.replace(self, _kept=positions)
 
 
 class _Offsets(Protocol):
     def of(self, tokens: Int64s) -> Int64s:
-        """Return `[start, end)` of some tokens in characters of the text that was encoded, int64 [N, 2]."""
+        """Return `[start, end)` of tokens in characters of the encoded text, int64 [N, 2]."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _TokenizersOffsets:
-    """Offsets that the tokenizer kept while it encoded."""
+    """Offsets that the tokenizer recorded."""
 
     encoded: Any
 
@@ -130,7 +131,7 @@ class _TokenizersOffsets:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _SpelledOffsets:
-    """Offsets counted along the bytes that the tokens spell, where these are the bytes of the text."""
+    """Offsets computed from the bytes of each token; the tokens spell the bytes of the text."""
 
     raw: UInt8s
     ends: Int64s  # [T], in bytes
@@ -138,7 +139,9 @@ class _SpelledOffsets:
 
     @functools.cached_property
     def _characters(self) -> Int64s:
-        return np.cumsum((self.raw & 0xC0) != 0x80, dtype=np.int64) - 1  # of each byte: those that begin one
+        return (
+            np.cumsum((self.raw & 0xC0) != 0x80, dtype=np.int64) - 1
+        )  # number of the character of each byte
 
     def of(self, tokens: Int64s) -> Int64s:
         starts = np.where(tokens > 0, self.ends[tokens - 1], 0)
@@ -150,7 +153,7 @@ class _SpelledOffsets:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _LateOffsets:
-    """Offsets that are found on first use: a text in one segment needs none."""
+    """Offsets that are computed on first use: a text in one segment needs none."""
 
     tokenizer: Tokenizer
     ids: Int64s
@@ -165,18 +168,18 @@ class _LateOffsets:
 
 
 class _Spelling:
-    """The bytes that every token of a byte-level tokenizer spells.
+    """The bytes of every token of a byte-level tokenizer.
 
-    Keeping offsets costs a tokenizer a third of its time. Where the tokens of a text spell exactly its bytes,
+    Recording offsets takes a tokenizer a third of its time. If the tokens of a text spell exactly its bytes,
     the offsets follow from their lengths.
     """
 
     def __init__(self, vocabulary: Mapping[str, int], added: Mapping[str, int]) -> None:
-        # Byte-level vocabularies write a byte as a printable character: its own, or one from U+0100 on.
+        # Byte-level vocabularies write each byte as a printable character: its own, or one from U+0100 on.
         printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-        rest = [byte for byte in range(256) if byte not in printable]
+        unprintable = [byte for byte in range(256) if byte not in printable]
         to_byte = dict(zip(map(chr, printable), printable, strict=True))
-        to_byte |= {chr(256 + i): byte for i, byte in enumerate(rest)}
+        to_byte |= {chr(256 + i): byte for i, byte in enumerate(unprintable)}
         spelled = [b""] * (1 + max([*vocabulary.values(), *added.values()], default=0))
         for token, id in vocabulary.items():
             if all(character in to_byte for character in token):
@@ -221,9 +224,9 @@ class Tokenizer:
             tokenizer of transformers.
 
     Raises:
-        TokenizerMismatch: nothing readable is there.
-        BackendUnavailable: an id of the Hub, without huggingface_hub.
-        InputError: the object is none of these (a slow tokenizer has no character offsets).
+        TokenizerMismatch: the source is missing or cannot be read.
+        BackendUnavailable: `source` is an id of the Hub, and huggingface_hub is not installed.
+        InputError: the object is something else (a slow tokenizer has no character offsets).
     """
 
     def __init__(self, source: Any) -> None:
@@ -232,8 +235,9 @@ class Tokenizer:
             self.source, self.backend = open_source(os.fspath(source))
         else:
             self.backend = _from_object(source)
-        # An audit reads the whole text, without special tokens, with offsets that tile it; all three would
-        # cut, fill or trim. The backend is our own, so the caller's tokenizer keeps its settings.
+        # An audit reads the whole text without special tokens, and its offsets must tile the text; these
+        # three would cut, fill or trim it. The backend is a copy, so the caller's tokenizer keeps its
+        # settings.
         self.backend.no_truncation()
         self.backend.no_padding()
         self.backend.post_processor = None
@@ -245,7 +249,7 @@ class Tokenizer:
         self._characters = 0  # encoded so far
 
     def encode(self, text: str) -> Encoding:
-        """Return the ids of `text`, without special tokens, with offsets into `text` as given.
+        """Return the ids of `text`, without special tokens, with offsets into `text`.
 
         Raises:
             InputError: `text` is not a str, or holds a lone surrogate (not valid Unicode).
@@ -256,16 +260,16 @@ class Tokenizer:
         """Return `encode` of every text, in one call to the tokenizer, which may use several threads."""
         visible = [_visible(text) for text in texts]
         cleaned = [clean for clean, _, _ in visible]
-        found: list[tuple[Int64s, _Offsets]]
+        encoded: list[tuple[Int64s, _Offsets]]
         if self._spelling_pays(sum(map(len, cleaned))):
             ids = self._ids_of(cleaned)
-            found = [(i, _LateOffsets(self, i, text)) for i, text in zip(ids, cleaned, strict=True)]
+            encoded = [(i, _LateOffsets(self, i, text)) for i, text in zip(ids, cleaned, strict=True)]
         else:
             batch = self.backend.encode_batch(cleaned, add_special_tokens=False)
-            found = [(_int64(encoded.ids), _TokenizersOffsets(encoded)) for encoded in batch]
+            encoded = [(_int64(encoding.ids), _TokenizersOffsets(encoding)) for encoding in batch]
         return [
             Encoding(ids, hidden, offsets, kept)
-            for (_, kept, hidden), (ids, offsets) in zip(visible, found, strict=True)
+            for (_, kept, hidden), (ids, offsets) in zip(visible, encoded, strict=True)
         ]
 
     def _ids_of(self, texts: list[str]) -> list[Int64s]:
@@ -280,7 +284,7 @@ class Tokenizer:
         return spelled or _TokenizersOffsets(self.backend.encode(text, add_special_tokens=False))
 
     def _spelling_pays(self, characters: int) -> bool:
-        """Tell whether enough is encoded for the table of the vocabulary's bytes to be worth making."""
+        """Return whether enough text was encoded to make the table of the vocabulary's bytes worthwhile."""
         self._characters += characters
         return self._byte_level and self._characters > 8 * self.vocab_size
 
@@ -294,20 +298,20 @@ class Tokenizer:
         return self._spelling.lengths
 
     def decode(self, token_ids: list[int]) -> str:
-        """Return the text of `token_ids`, special tokens left out."""
+        """Return the text of `token_ids`, without special tokens."""
         text: str = self.backend.decode(token_ids, skip_special_tokens=True)
         return text
 
 
 def _int64(ids: list[int]) -> Int64s:
-    # Through an array of the standard library: twice as fast as from a list.
+    # array.array first: twice as fast as np.array of a list.
     return np.array(array.array("I", ids), dtype=np.int64)
 
 
 def _visible(text: object) -> tuple[str, Int64s | None, int]:
-    """Return `text` without `INVISIBLE` and composed (`_composed`), its positions, the number left out.
+    """Return `text` without `INVISIBLE` and composed (`_composed`), its positions, the number removed.
 
-    Positions None: all are kept. The last entry is the end of `text`.
+    The last position is the end of `text`. Positions are None if nothing was removed.
     """
     if not isinstance(text, str):
         raise InputError(f"text: got {type(text).__name__}, expected str")
@@ -332,11 +336,11 @@ def _visible(text: object) -> tuple[str, Int64s | None, int]:
 
 
 def _composed(text: str, kept: Int64s | None) -> tuple[str, Int64s | None]:
-    """Return the text with each base character and its marks composed where that is shorter, and `kept`.
+    """Return the text with each base character and its marks composed if that is shorter, and `kept`.
 
-    Language models write composed characters. In text that was decomposed later (NFD, as some file systems
-    and editors do), every token with an accent would be another one, and in Korean every token. Where NFC
-    would only exchange characters or take them apart, they stay.
+    Language models write composed characters. If a text was decomposed later (NFD, as some file systems and
+    editors do), every token with an accent would change, and in Korean every token. Characters that NFC would
+    only exchange or decompose do not change.
     """
     if unicodedata.is_normalized("NFC", text):
         return text, kept
@@ -349,14 +353,14 @@ def _composed(text: str, kept: Int64s | None) -> tuple[str, Int64s | None]:
             at = match.end()
     if not dropped:
         return text, kept
-    places = np.arange(len(text) + 1) if kept is None else kept
-    return "".join([*parts, text[at:]]), np.delete(places, dropped)
+    positions = np.arange(len(text) + 1) if kept is None else kept
+    return "".join([*parts, text[at:]]), np.delete(positions, dropped)
 
 
 def _ordered(cluster: str) -> str:
-    """Return the same characters with long runs of marks in canonical order, in which NFC puts them anyway.
+    """Return the characters with long runs of marks in canonical order, as NFC would order them.
 
-    `unicodedata` does so by insertion, which takes the square of the marks: a run of 40,000 takes seconds.
+    `unicodedata` sorts by insertion in quadratic time: a run of 40,000 marks takes seconds.
     """
     if len(cluster) <= 32:
         return cluster
@@ -379,41 +383,41 @@ def _from_object(source: Any) -> tokenizers.Tokenizer:
         )
     try:
         return tokenizers.Tokenizer.from_str(source.to_str())
-    except Exception as error:  # the Rust side raises plain Exception, for parts written in Python
+    except Exception as error:  # tokenizers raises plain Exception for parts written in Python
         raise InputError(f"tokenizer: it cannot be copied ({error})") from None
 
 
 class _Traits(NamedTuple):
-    """What the content of a tokenizer says of it."""
+    """Properties that follow from the content of a tokenizer."""
 
     digest: str
     special_ids: tuple[int, ...]
     byte_level: bool
-    by_words: bool  # whether a text has the ids of its words
+    by_words: bool  # whether a `WordCache` can encode
 
 
 _TRAITS = dict[bytes, _Traits]()
-"""By the digest of the content as it is written. A program opens the same few tokenizers again and again."""
+"""By the digest of the serialised content, because programs open the same few tokenizers repeatedly."""
 
 
 def _traits(written: str) -> _Traits:
     key = hashlib.blake2b(written.encode()).digest()
-    found = _TRAITS.get(key)
-    if found is None:
+    traits = _TRAITS.get(key)
+    if traits is None:
         content = json.loads(written)
         special = (token["id"] for token in content["added_tokens"] if token["special"])
         byte_level = "'ByteLevel'" in repr(content["pre_tokenizer"])
         by_words = byte_level and is_cacheable(content)
-        found = _Traits(_content_digest(content), tuple(sorted(special)), byte_level, by_words)
+        traits = _Traits(_content_digest(content), tuple(sorted(special)), byte_level, by_words)
         if len(_TRAITS) >= 64:
             _TRAITS.clear()
-        _TRAITS[key] = found
-    return found
+        _TRAITS[key] = traits
+    return traits
 
 
 def _content_digest(content: dict[str, Any]) -> str:
-    # Canonical content, not file bytes: saving again rewrites those. Truncation, padding and the
-    # post-processor are left out, because an audit encodes without them.
+    # Canonical content, because saving a tokenizer again changes the bytes of its file. Truncation, padding
+    # and the post-processor are not part of it, because an audit encodes without them.
     model = dict(content["model"])
     if "merges" in model:
         # Older files write a merge as "a b", newer ones as ["a", "b"].
