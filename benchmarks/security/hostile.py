@@ -43,9 +43,7 @@ LIMITS = {
     "seconds": 2,
     "body-bytes": 1 << 20,
     "batch-bytes": 1 << 23,
-    "head-seconds": 3,
     "body-seconds": 3,
-    "stall-seconds": 3,
     "per-client": 6,
 }
 START_SECONDS = 180

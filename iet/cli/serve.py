@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from iet.cli.options import Commands, add_registry
-from iet.errors import BackendUnavailable, InputError, TokenizerMismatch
+from iet.errors import BackendUnavailable, InputError, TokenizerMismatch, check_number
 from iet.report.lines import harmless
 
 _LIMITS = {
@@ -17,15 +17,13 @@ _LIMITS = {
     "batch_bytes": "bytes of a batch",
     "seconds": "seconds for one audit",
     "wait": "seconds to wait for a worker",
-    "memory_bytes": "bytes of memory that a text may take of a worker, on Linux",
+    "memory_bytes": "bytes of memory for one audit, on Linux",
     "requests": "requests at once, of all clients",
     "per_client": "requests at once, of the holder of one token",
     "body_seconds": "seconds for a body to arrive, and between two parts of a batch",
-    "head_seconds": "seconds for the head of a request to arrive",
-    "stall_seconds": "seconds for a client to take some of what was written for it",
     "connections": "connections at once",
 }
-"""Fields of `iet.service.limits.Limits`, which needs the extra to be imported."""
+"""Field of `iet.service.limits.Limits` -> help text."""
 
 
 def add(commands: Commands) -> None:
@@ -78,62 +76,59 @@ def _serve(arguments: argparse.Namespace) -> int:
             f'iet serve needs {error.name}; pip install "implicit-execution-tracing[service]"'
         ) from None
     import iet
-    from iet.errors import check_number
 
     if arguments.add_token is not None:
         print(credentials.add_token(arguments.tokens, arguments.add_token))
         return 0
     workers = arguments.workers if arguments.workers is not None else _cores()
     check_number("workers", workers, 1, 1024)
-    given = {name: getattr(arguments, name) for name in _LIMITS}
-    taken = limits.Limits(**{name: value for name, value in given.items() if value is not None})
+    values = {name: getattr(arguments, name) for name in _LIMITS}
+    request_limits = limits.Limits(**{name: value for name, value in values.items() if value is not None})
     registry = iet.Registry.load(arguments.registry, secret_mount=arguments.secret_mount)
     path: Any = registry.path
     tokenizers = _tokenizers(arguments.tokenizer or [], registry)
     _check_tokenizers(registry, tokenizers)
-    work = audits.Audits(path, arguments.secret_mount, tokenizers, arguments.published)
-    iet.Auditor(registry, published=arguments.published)  # refuses what no worker could read with
-    known = None if arguments.no_auth else credentials.Credentials(arguments.tokens)
+    files = audits.AuditFiles(path, arguments.secret_mount, tokenizers, arguments.published)
+    iet.Auditor(registry, published=arguments.published)  # refuses files that no worker could use
+    tokens = None if arguments.no_auth else credentials.Credentials(arguments.tokens)
     for name, value in pool.ONE_THREAD.items():
         os.environ.setdefault(name, value)
-    listening = server.bound(arguments.host, arguments.port, loopback=arguments.no_auth)
+    listening = server.listen(arguments.host, arguments.port, loopback=arguments.no_auth)
+    host, port = listening.getsockname()[:2]
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    print(harmless(f"iet: serving {path} on {address}, workers: {workers}"), file=sys.stderr, flush=True)
     server.log_to_stderr()
-
-    def started(address: str) -> None:
-        print(harmless(f"iet: serving {path} on {address}, workers: {workers}"), file=sys.stderr, flush=True)
-
-    server.run(app.Service(work, known, taken, workers), listening, started)
+    server.run(app.Service(files, tokens, request_limits, workers), listening)
     return 0
 
 
-def _tokenizers(given: list[str], registry: Any) -> dict[str, str]:
-    found = dict[str, str]()
-    for entry in given:
+def _tokenizers(entries: list[str], registry: Any) -> dict[str, str]:
+    paths = dict[str, str]()
+    for entry in entries:
         id, equals, path = entry.partition("=")
         id, path = (id, path) if equals and id in registry.profiles else ("", entry)
-        if id in found:
+        if id in paths:
             raise InputError(f"--tokenizer: got {entry!r} beside another one, expected one for each profile")
-        found[id] = path
-    return found
+        paths[id] = path
+    return paths
 
 
-def _check_tokenizers(registry: Any, given: dict[str, str]) -> None:
-    """Raise an error if a tokenizer that was given is not a profile's, or texts of no profile can be read."""
-    missed, opened = None, 0
+def _check_tokenizers(registry: Any, paths: dict[str, str]) -> None:
+    """Raise an error if a tokenizer of the command line is wrong, or no profile has a tokenizer."""
+    error, readable = None, 0
     for id, profile in registry.profiles.items():
         if profile.tokenizer_digest is None:
-            opened += 1  # token ids are read
+            readable += 1  # its token ids are
             continue
-        source = given.get(id) or given.get("")
         try:
-            registry.open_tokenizer(id, source)
-            opened += 1
-        except (TokenizerMismatch, BackendUnavailable) as error:
-            if id in given:
+            registry.open_tokenizer(id, paths.get(id) or paths.get(""))
+            readable += 1
+        except (TokenizerMismatch, BackendUnavailable) as problem:
+            if id in paths:
                 raise
-            missed = error
-    if missed is not None and not opened:
-        raise missed
+            error = problem
+    if error is not None and not readable:
+        raise error
 
 
 def _cores() -> int:

@@ -1,1 +1,1 @@
-"""Audits over the network, and the gateway that names the agent of a request."""
+"""Audits over HTTP and as tools of agents, and the gateway that names the agent of a request."""

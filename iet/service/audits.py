@@ -1,6 +1,6 @@
-"""What a worker does: a request's bytes in, the bytes of its answer out.
+"""What a worker process does: the bytes of a request in, the bytes of its answer out.
 
-Everything that a client wrote is parsed here, in a process that may be lost, and nowhere else.
+Untrusted input is parsed only here, in a process whose loss costs one request.
 """
 
 from __future__ import annotations
@@ -26,69 +26,92 @@ from iet.marks.scheme import canonical_digest
 from iet.marks.tokenizer import Tokenizer
 from iet.report.claims import ClaimReport
 from iet.report.model import Report
-from iet.service import documents
-from iet.service.requests import AuditRequest, CheckRequest, Named
-from iet.service.watched import Watched
+from iet.service.reloading import ReloadingFile
+from iet.service.requests import (
+    DOCUMENT_SUFFIXES,
+    JSON,
+    AuditRequest,
+    CheckRequest,
+    DocumentTooLong,
+    RequestId,
+    Upload,
+    from_document,
+)
 
-JSON, HTML = "application/json", "text/html; charset=utf-8"
+HTML = "text/html; charset=utf-8"
 
-AUDITORS = 16
-"""Number of sets of options for which a worker keeps an auditor."""
+MAX_AUDITORS = 16
+"""Number of sets of options for which a worker caches an auditor."""
 
-_OWN_TEXT = __doc__ * 4
-"""What a worker reads once before it is ready, so that no client waits for loops to be compiled or loaded."""
+_WARM_UP_TEXT = __doc__ * 8
+"""Audited before a worker is ready, so that no client waits for loops to be compiled or loaded."""
 
 _OPTIONS = tuple(name for name, (option, _, _) in options().items() if option.http)
 """Names of the options of an audit that a client may set."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
-    """What is sent to a worker.
+class AuditJob:
+    """One request for a worker.
 
     Attributes:
-        body: JSON of an `AuditRequest` or a `CheckRequest`, or a document, as it came.
+        body: JSON of an `AuditRequest` or a `CheckRequest`, or a document, unparsed.
         check: whether it is a `CheckRequest`.
-        html: whether the page is asked for.
+        html: whether the answer is a page.
         line: number of the line in a batch, None outside of one.
-        document: what is said of a document, None where the body is JSON.
+        document: headers and query of a document; None if the body is JSON.
     """
 
     body: bytes
     check: bool = False
     html: bool = False
     line: int | None = None
-    document: documents.Upload | None = None
+    document: Upload | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
-    """What comes back.
+class AuditResponse:
+    """The answer to an `AuditJob`.
 
     Attributes:
-        status: of HTTP.
-        media: type of the body.
-        body: the report, or {"error": ...}; of a line of a batch, a line.
-        damage: of the files that texts are read with, for the log; empty if there is none.
-        note: what failed with this text, for the log; empty if nothing did. No text and no secret is in it.
+        status: HTTP status.
+        media_type: type of the body.
+        body: the report, or {"error": ...}; for a line of a batch one line of JSON.
+        file_problem: what is wrong with the service's files, for the log; empty if nothing is.
+        failure: why this request failed, for the log; empty if it did not. It quotes no text and no secret.
     """
 
     status: int
-    media: str
+    media_type: str
     body: bytes
-    damage: str = ""
-    note: str = ""
+    file_problem: str = ""
+    failure: str = ""
+
+
+def json_response(
+    job: AuditJob,
+    status: int,
+    content: dict[str, Any],
+    id: str | int | None = None,
+    file_problem: str = "",
+    failure: str = "",
+) -> AuditResponse:
+    """Return a response whose body is JSON; in a batch with the line's number, status and id."""
+    if job.line is not None:
+        content = {"line": job.line, "status": status} | ({} if id is None else {"id": id}) | content
+    body = json.dumps(content, ensure_ascii=False).encode() + b"\n"
+    return AuditResponse(status, JSON, body, file_problem, failure)
 
 
 @dataclasses.dataclass(frozen=True)
-class Audits:
-    """Make a worker's `Reader`; pickled, it holds no key.
+class AuditFiles:
+    """The files that a worker reads. Called in a worker, it returns the worker's `AuditHandler`.
 
     Attributes:
         registry: path of the registry file.
         secret_mount: as in `iet.Registry.load`.
-        tokenizers: profile id, or "" for the only one -> path, where the registry's note does not lead there.
-        published: folder of an index of what agents published, None without.
+        tokenizers: profile id, or "" for all profiles -> path of a tokenizer, instead of the registry's.
+        published: folder of an index of published text, None without one.
     """
 
     registry: pathlib.Path
@@ -100,170 +123,159 @@ class Audits:
         """Return the registry as its file holds it now."""
         return Registry.load(self.registry, secret_mount=self.secret_mount)
 
-    def __call__(self) -> Reader:
-        """Return a reader that has read a text."""
+    def __call__(self) -> AuditHandler:
+        """Return a handler that has audited a text."""
         from iet.native.loops import compiling
 
-        reader = Reader(self)
-        for end in documents.MEDIA.values():
-            formats.readable(end)  # loads what reads it
+        handler = AuditHandler(self)
+        for suffix in DOCUMENT_SUFFIXES.values():
+            formats.readable(suffix)  # imports its parser
+        messages = [{"role": "user", "content": _WARM_UP_TEXT}] * 2
         with compiling(lambda: None):
-            for asked in ({"text": _OWN_TEXT}, {"messages": [{"role": "user", "content": _OWN_TEXT}] * 2}):
-                reader(Job(json.dumps(asked).encode(), html=True))
-        return reader
+            for request in ({"text": _WARM_UP_TEXT}, {"messages": messages}):
+                handler(AuditJob(json.dumps(request).encode(), html=True))
+        return handler
 
 
-class Reader:
-    """Audits one request after another, with auditors that it keeps until registry or index is changed."""
+class AuditHandler:
+    """Answers one request after another. Auditors are cached until the registry or the index changes."""
 
-    def __init__(self, audits: Audits) -> None:
-        self._audits = audits
+    def __init__(self, files: AuditFiles) -> None:
+        self._files = files
+        self._registry = ReloadingFile(files.registry, files.load)
+        self._loads = 0  # of the registry, when the auditors were made
         self._opened = dict[str, Tokenizer]()  # by digest
-        self._file = Watched(audits.registry, audits.load)
-        self._changes, self._tokenizers = 0, dict[str, Tokenizer]()
+        self._tokenizers = dict[str, Tokenizer]()  # by profile
         self._auditors: collections.OrderedDict[str, Auditor] = collections.OrderedDict()
-        self._index: Watched[PublishedIndex] | None = None
-        if audits.published is not None:
-            self._index = Watched(audits.published / MANIFEST, self._open_index)
-        self._current()
+        self._index: ReloadingFile[PublishedIndex] | None = None
+        if files.published is not None:
+            self._index = ReloadingFile(files.published / MANIFEST, self._open_index)
+        self._reload()
 
-    def __call__(self, job: Job) -> Answer:
-        """Return the answer to a request, whatever is in it."""
-        damage, id = self._current(), None
+    def __call__(self, job: AuditJob) -> AuditResponse:
+        """Return the response to a request with any content."""
+        problem, id = self._reload(), None
         try:
+            report: Report | ClaimReport
             if job.check:
-                claims = CheckRequest.model_validate_json(job.body)
-                checked = self._check(claims)
-                if job.html:
-                    return Answer(200, HTML, checked.to_html().encode(), damage)
-                return self._said(job, 200, checked.to_dict(), id, damage)
-            if job.document is not None:
-                asked = documents.request(job.body, job.document)
+                report = self._check(CheckRequest.model_validate_json(job.body))
             else:
-                asked = AuditRequest.model_validate_json(job.body)
-            id = asked.id
-            report = self._audit(asked)
+                if job.document is not None:
+                    request = from_document(job.body, job.document)
+                else:
+                    request = AuditRequest.model_validate_json(job.body)
+                id = request.id
+                report = self._audit(request)
             if job.html:
-                return Answer(200, HTML, report.to_html().encode(), damage)
-            found = report.to_dict(text=asked.include_text)
-            return self._said(job, 200, {"report": found} if job.line is not None else found, id, damage)
+                return AuditResponse(200, HTML, report.to_html().encode(), problem)
+            if isinstance(report, ClaimReport):
+                return json_response(job, 200, report.to_dict(), id, problem)
+            content = report.to_dict(text=request.include_text)
+            return json_response(job, 200, content if job.line is None else {"report": content}, id, problem)
         except pydantic.ValidationError as error:
-            status, why = _refusal(error)
+            status, message = _refusal(error)
             if job.line is not None:
                 with contextlib.suppress(pydantic.ValidationError):
-                    id = Named.model_validate_json(job.body).id
-            return self._said(job, status, {"error": why}, id, damage)
-        except (TokenizerMismatch, BackendUnavailable) as error:  # the operator's to mend: paths are in it
-            said = "the service cannot read texts of this registry; its log says why"
-            return self._said(job, 500, {"error": said}, id, damage, f"{type(error).__name__}: {error}")
-        except documents.TooLong as error:
-            return self._said(job, 413, {"error": str(error)}, id, damage)
+                    id = RequestId.model_validate_json(job.body).id
+            return json_response(job, status, {"error": message}, id, problem)
+        except (
+            TokenizerMismatch,
+            BackendUnavailable,
+        ) as error:  # the message has paths, so only the log shows it
+            message = "the service cannot read texts of this registry; its log says why"
+            failure = f"{type(error).__name__}: {error}"
+            return json_response(job, 500, {"error": message}, id, problem, failure)
         except IetError as error:
-            return self._said(job, 422, {"error": str(error)}, id, damage)
+            status = 413 if isinstance(error, DocumentTooLong) else 422
+            return json_response(job, status, {"error": str(error)}, id, problem)
         except MemoryError:  # ends the worker
             raise
         except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            note = (
-                f"{type(error).__name__} in {place.filename}, line {place.lineno}"  # not what it says: text
-            )
-            return self._said(job, 500, {"error": "the service failed on this text"}, id, damage, note)
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            failure = f"{type(error).__name__} in {frame.filename}, line {frame.lineno}"
+            return json_response(job, 500, {"error": "the service failed on this text"}, id, problem, failure)
 
-    def _said(
-        self,
-        job: Job,
-        status: int,
-        content: dict[str, Any],
-        id: str | int | None,
-        damage: str,
-        note: str = "",
-    ) -> Answer:
-        if job.line is not None:
-            named = {"line": job.line, "status": status} | ({} if id is None else {"id": id})
-            content = {**named, **content}
-        return Answer(status, JSON, json.dumps(content, ensure_ascii=False).encode() + b"\n", damage, note)
-
-    def _audit(self, asked: AuditRequest) -> Report:
-        given = [asked.text, asked.token_ids, asked.messages]
-        if sum(value is not None for value in given) != 1:
+    def _audit(self, request: AuditRequest) -> Report:
+        contents = [request.text, request.token_ids, request.messages]
+        if sum(content is not None for content in contents) != 1:
             raise InputError("request: expected one of text, token_ids and messages")
-        text, boundaries = asked.text, asked.boundaries
-        if asked.messages is not None:
+        text, boundaries = request.text, request.boundaries
+        if request.messages is not None:
             if boundaries is not None:
                 raise InputError("boundaries: got some and messages, expected one of them")
-            text, boundaries = traces.joined(_trace(asked.messages).pieces)
-        return self._auditor(asked).audit(
-            text, token_ids=asked.token_ids, spans=asked.spans, skip=asked.skip, boundaries=boundaries
+            text, boundaries = traces.joined(_trace(request.messages).pieces)
+        auditor = self._auditor(**{name: getattr(request, name) for name in _OPTIONS})
+        return auditor.audit(
+            text, token_ids=request.token_ids, spans=request.spans, skip=request.skip, boundaries=boundaries
         )
 
-    def _check(self, asked: CheckRequest) -> ClaimReport:
-        auditor = self._kept(level=asked.level, profile=asked.profile, known_agents=asked.known_agents)
-        for agent in asked.agents.values():
+    def _check(self, request: CheckRequest) -> ClaimReport:
+        auditor = self._auditor(
+            level=request.level, profile=request.profile, known_agents=request.known_agents
+        )
+        for agent in request.agents.values():
             if agent not in auditor.agents:
                 raise InputError(f"agents: got {agent!r:.80}, expected agents of the registry")
-        return auditor.check_trace(_trace(asked.messages, {*auditor.agents, *asked.agents}), asked.agents)
+        trace = _trace(request.messages, {*auditor.agents, *request.agents})
+        return auditor.check_trace(trace, request.agents)
 
-    def _auditor(self, asked: AuditRequest) -> Auditor:
-        return self._kept(**{name: getattr(asked, name) for name in _OPTIONS})
-
-    def _kept(self, **arguments: Any) -> Auditor:
-        """Return the auditor with these arguments, made if it is not among those that were last used."""
+    def _auditor(self, **arguments: Any) -> Auditor:
+        """Return the auditor with these arguments, from the cache of those that were used last."""
         key = canonical_digest(arguments)
         auditor = self._auditors.get(key)
         if auditor is None:
-            registry = self._file.last
             index = None if self._index is None else self._index.last
-            auditor = Auditor(registry, tokenizer=self._tokenizers, published=index, **arguments)
+            auditor = Auditor(self._registry.last, tokenizer=self._tokenizers, published=index, **arguments)
             self._auditors[key] = auditor
-            if len(self._auditors) > AUDITORS:
+            if len(self._auditors) > MAX_AUDITORS:
                 self._auditors.popitem(last=False)
         self._auditors.move_to_end(key)
         return auditor
 
-    def _current(self) -> str:
-        """Take notice of what was changed; return what is wrong with it, empty if nothing is."""
-        notes = [_problem("the registry", self._file)]
-        changed = self._changes != self._file.changes
+    def _reload(self) -> str:
+        """Load changed files; return what is wrong with them, empty if nothing is."""
+        problems = [_problem("the registry", self._registry)]
+        is_changed = self._loads != self._registry.loads
         if self._index is not None:
-            if changed and self._changes:
-                self._index.forget()  # it is opened with the registry
-            before = self._index.last
-            notes.append(_problem("the index of published text", self._index))
-            changed = changed or self._index.last is not before
-        if changed:
-            self._changes = self._file.changes
+            if is_changed and self._loads:
+                self._index.invalidate()  # it depends on the registry
+            index = self._index.last
+            problems.append(_problem("the index of published text", self._index))
+            is_changed = is_changed or self._index.last is not index
+        if is_changed:
+            self._loads = self._registry.loads
             self._auditors.clear()
-            self._tokenizers = self._open(self._file.last)
-        return "; ".join(filter(None, notes))
+            self._tokenizers = self._open_tokenizers(self._registry.last)
+        return "; ".join(filter(None, problems))
 
     def _open_index(self) -> PublishedIndex:
-        if self._index is not None and self._index.last.registry is self._file.last:
-            self._index.last.refresh()
-            return self._index.last  # which the auditors hold
-        assert self._audits.published is not None
-        return PublishedIndex(self._audits.published, self._file.last)
+        if self._index is not None and self._index.last.registry is self._registry.last:
+            self._index.last.refresh()  # the auditors hold this object
+            return self._index.last
+        assert self._files.published is not None
+        return PublishedIndex(self._files.published, self._registry.last)
 
-    def _open(self, registry: Registry) -> dict[str, Tokenizer]:
-        """Return the tokenizers of the registry's profiles; one that is not found is missed by its texts."""
-        found = dict[str, Tokenizer]()
+    def _open_tokenizers(self, registry: Registry) -> dict[str, Tokenizer]:
+        """Return the tokenizers of the profiles. Requests that need a missing one fail one by one."""
+        tokenizers = dict[str, Tokenizer]()
         for id, profile in registry.profiles.items():
             digest = profile.tokenizer_digest
             if digest is None:
                 continue
-            given = self._audits.tokenizers.get(id) or self._audits.tokenizers.get("")
+            path = self._files.tokenizers.get(id) or self._files.tokenizers.get("")
             with contextlib.suppress(TokenizerMismatch, BackendUnavailable):
                 if digest not in self._opened:
-                    self._opened[digest] = registry.open_tokenizer(id, given)
-                found[id] = self._opened[digest]
-        return found
+                    self._opened[digest] = registry.open_tokenizer(id, path)
+                tokenizers[id] = self._opened[digest]
+        return tokenizers
 
 
-def _problem(what: str, watched: Watched[Any]) -> str:
-    """Look for a change; return what is wrong with it, empty if nothing is."""
+def _problem(name: str, file: ReloadingFile[Any]) -> str:
+    """Load a file again if it changed; return what is wrong with it, empty if nothing is."""
     try:
-        watched.get()
+        file.get()
     except (IetError, OSError) as error:
-        return f"{what} was changed and cannot be read, the one before is in use: {error}"
+        return f"{name} was changed and cannot be read, the one before is in use: {error}"
     return ""
 
 
@@ -275,11 +287,11 @@ def _trace(messages: Any, agents: Collection[str] = ()) -> traces.Trace:
 
 
 def _refusal(error: pydantic.ValidationError) -> tuple[int, str]:
-    """Return the status, and what is wrong first, without what the client wrote."""
+    """Return the status and the first problem, without what the client wrote."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     first = problems[0]
     if first["type"] == "json_invalid":
         return 400, f"request: {first['msg']}"
-    place = ".".join(map(str, first["loc"][:6])) or "request"
+    field = ".".join(map(str, first["loc"][:6])) or "request"
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return 422, f"{place[:120]}: {first['msg']}{more}"
+    return 422, f"{field[:120]}: {first['msg']}{more}"

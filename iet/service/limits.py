@@ -1,38 +1,37 @@
-"""How much a client may ask of the service, and what it is told beyond that."""
+"""The limits of a service or gateway: how much one client and all clients may use at once."""
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 from iet.errors import check_number
 
-MOST_SECONDS = 86400.0
-"""A day: what has no end is no limit."""
+MAX_SECONDS = 86400.0
+"""Upper bound of every time limit: one day."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What the service takes.
+    """Limits of `iet serve`. The status in parentheses is the answer to a request beyond the limit.
 
     Attributes:
-        body_bytes: of a request, and of a line of a batch (413).
-        batch_bytes: of a batch (413), which lies in a temporary file while it is worked on.
-        seconds: for one audit; then its worker is killed (503).
-        wait: seconds to wait for a worker (503).
-        memory_bytes: that a text may take of a worker, on Linux; then it is not read (503), and a worker
-            that stays at the limit for a second is killed.
-        requests: at once, of all clients (503); a batch is one.
-        per_client: requests at once of the holder of one token (429).
-        body_seconds: for a request's body to arrive, and between two parts of a batch (408).
-        head_seconds: for a request's head to arrive; then the connection is closed.
-        stall_seconds: for a client to take some of what was written for it; then the connection is cut.
-        connections: at once, with or without a request (503).
+        body_bytes: size of a request, and of one line of a batch (413).
+        batch_bytes: size of a batch (413), which is spooled to a temporary file.
+        seconds: time for one audit; then its worker is killed (503).
+        wait: seconds to wait for a free worker (503).
+        memory_bytes: memory that one audit may take, on Linux; a worker that needs more is replaced (503).
+        requests: concurrent requests of all clients (503). A batch is one request.
+        per_client: concurrent requests of one client, i.e. one token's holder (429).
+        body_seconds: time for a request's body to arrive, and between two parts of a batch (408).
+        connections: concurrent connections, idle ones included (503).
 
     Raises:
-        InputError: one is out of range.
+        InputError: A limit is out of range.
     """
 
     body_bytes: int = 4 << 20
@@ -43,62 +42,120 @@ class Limits:
     requests: int = 64
     per_client: int = 16
     body_seconds: float = 30.0
-    head_seconds: float = 10.0
-    stall_seconds: float = 30.0
     connections: int = 512
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            whole = isinstance(field.default, int)
             value = getattr(self, field.name)
-            if whole:
+            if isinstance(field.default, int):
                 check_number(field.name, value, 1)
             else:
-                check_number(field.name, value, 0.05, MOST_SECONDS, integer=False)
+                check_number(field.name, value, 0.05, MAX_SECONDS, integer=False)
 
 
-class Refused(Exception):
-    """A request that is not worked on.
+class RequestRefused(Exception):
+    """A request that is answered with an error and not worked on.
 
     Attributes:
-        status: of HTTP.
-        said: to the client.
-        headers: that go with it.
+        status: HTTP status of the answer.
+        message: error message for the client.
+        headers: additional HTTP headers of the answer; keyword arguments with `_` in place of `-`.
     """
 
-    def __init__(self, status: int, said: str, **headers: str) -> None:
-        super().__init__(said)
-        self.status, self.said = status, said
+    def __init__(self, status: int, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
-class Places:
-    """Counts the requests that are worked on, and refuses those beyond the limits."""
+class ConcurrencyLimiter:
+    """Limits what the requests in progress use at once, so that one client leaves room for the others.
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits, self._taken = limits, collections.Counter[str]()
+    Args:
+        per_client: maximum for one client (429 beyond it).
+        total: maximum for all clients together (503 beyond it).
+        unit: name of what is counted, for error messages.
+    """
+
+    def __init__(self, per_client: int, total: int, unit: str = "requests") -> None:
+        self._per_client, self._total, self._unit = per_client, total, unit
+        self._in_use = collections.Counter[str]()
 
     @property
-    def taken(self) -> int:
-        """Number of requests that are worked on."""
-        return self._taken.total()
+    def in_use(self) -> int:
+        """Amount that all clients use now."""
+        return self._in_use.total()
 
-    @contextlib.contextmanager
-    def place(self, client: str) -> Iterator[None]:
-        """Hold a place for a request of a client while the block runs.
+    def acquire(self, client: str, amount: int = 1) -> None:
+        """Count an amount as used by the client.
 
         Raises:
-            Refused: 429, the client has its share; 503, all places are taken.
+            RequestRefused: 429 or 503, a limit would be exceeded; nothing is counted then.
         """
-        if self._taken[client] >= self._limits.per_client:
-            said = f"{client or 'client'}: {self._taken[client]} requests at once, expected at most that"
-            raise Refused(429, said, retry_after="1")
-        if self.taken >= self._limits.requests:
-            raise Refused(503, f"the service is at work on {self.taken} requests", retry_after="1")
-        self._taken[client] += 1
+        used = self._in_use[client]
+        if used + amount > self._per_client:
+            message = f"{client or 'client'}: {used:,} {self._unit} at once, expected at most that"
+            raise RequestRefused(429, message, retry_after="1")
+        if self.in_use + amount > self._total:
+            raise RequestRefused(
+                503, f"the service is at work on {self.in_use:,} {self._unit}", retry_after="1"
+            )
+        self._in_use[client] += amount
+
+    def release(self, client: str, amount: int = 1) -> None:
+        """Give back an amount that was acquired."""
+        self._in_use[client] -= amount
+        if not self._in_use[client]:
+            del self._in_use[client]
+
+    @contextlib.contextmanager
+    def slot(self, client: str) -> Iterator[None]:
+        """Count one request of the client while the block runs; raises as `acquire`."""
+        self.acquire(client)
         try:
             yield
         finally:
-            self._taken[client] -= 1
-            if not self._taken[client]:
-                del self._taken[client]
+            self.release(client)
+
+
+async def read_body(
+    receive: Callable[[], Awaitable[Any]],
+    max_bytes: int,
+    seconds: float,
+    on_bytes: Callable[[int], object] = lambda size: None,
+    hint: str = "",
+) -> bytes:
+    """Return the body of an ASGI request.
+
+    Args:
+        receive: the ASGI callable.
+        max_bytes: maximum size.
+        seconds: time for the whole body to arrive.
+        on_bytes: called with the size of each part before it is stored; it may raise RequestRefused.
+        hint: end of the message that the body is too long.
+
+    Raises:
+        RequestRefused: The body is too long (413) or too slow (408), or the client disconnected (400).
+    """
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise RequestRefused(400, "the client disconnected before its request was complete")
+                part = message.get("body", b"")
+                on_bytes(len(part))
+                body += part
+                if len(body) > max_bytes:
+                    raise RequestRefused(413, too_long(max_bytes, hint))
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        message = f"body: got a part of it in {seconds:g} seconds"
+        raise RequestRefused(408, message, connection="close") from None
+
+
+def too_long(max_bytes: int, hint: str = "") -> str:
+    """Return the message that a body has more than `max_bytes` bytes."""
+    return f"body: got more than {max_bytes:,} bytes, expected at most these{hint}"

@@ -9,10 +9,10 @@ from typing import Any
 from markupsafe import Markup
 
 from iet.report import html
-from iet.service import documents
+from iet.service.requests import MEDIA_TYPES
 
 _TEMPLATES = html.environment("iet.service")
-_SCRIPT = Markup(_TEMPLATES.get_template("page.js").render(kinds=documents.NAMES))
+_SCRIPT = Markup(_TEMPLATES.get_template("page.js").render(kinds=MEDIA_TYPES))
 
 PAGE = _TEMPLATES.get_template("page.html").render(script=_SCRIPT)
 """The page, as HTML."""

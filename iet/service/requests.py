@@ -1,22 +1,56 @@
-"""What a client asks for: JSON, or options in a query. Each field is checked before anything is done."""
+"""Requests to the service: their headers, and JSON, query options or a document as their content."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import email.message
 import json
 import urllib.parse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pydantic
 
+from iet.audit import formats
+from iet.audit.documents import check_encoding
 from iet.audit.options import options
 from iet.errors import InputError
+from iet.service.limits import RequestRefused
 
-Option = float | int | str | bool | list[float] | None
-"""Value of an option of a decoder's own."""
+if TYPE_CHECKING:
+    import fastapi  # not at run time: workers do without it
+
+JSON = "application/json"
+
+DOCUMENT_SUFFIXES = {
+    "application/pdf": ".pdf",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": ".docx",
+    "text/html": ".html",
+    "application/xhtml+xml": ".html",
+    "message/rfc822": ".eml",
+    "application/x-ipynb+json": ".ipynb",
+}
+"""Content-Type -> format, as `iet.audit.formats` names it.
+
+Browsers send none of these to another origin without a CORS preflight, in contrast to `text/plain`.
+"""
+
+MEDIA_TYPES = {suffix: media for media, suffix in reversed(DOCUMENT_SUFFIXES.items())}
+MEDIA_TYPES |= {".htm": MEDIA_TYPES[".html"], ".xhtml": "application/xhtml+xml"}
+"""Suffix of a file's name -> Content-Type."""
+
+UNPACKED = 16
+"""Maximum size of an unpacked document, as a multiple of the maximum body."""
+
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+_PLAIN_STRINGS = ("decoder", "profile", "attributed")
+"""Options whose values in a query are not JSON."""
+
+DecoderOption = float | int | str | bool | list[float] | None
 
 
 class _Reading(pydantic.BaseModel):
-    """What of a text is read, and what the answer holds: arguments of `Auditor.audit`, not of `Auditor`."""
+    """Arguments of `Auditor.audit`, not of `Auditor`."""
 
     model_config = pydantic.ConfigDict(
         strict=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
@@ -32,21 +66,21 @@ class _Reading(pydantic.BaseModel):
 
 def _fields() -> dict[str, Any]:
     """Return the options of `iet.AuditOptions` that a client may set, as fields of pydantic."""
-    kinds: dict[str, Any] = {
+    types: dict[str, Any] = {
         **dict.fromkeys(("known_agents", "sessions"), list[str] | None),
-        "decoder_options": dict[str, Option] | None,
+        "decoder_options": dict[str, DecoderOption] | None,
     }
     fields = {}
-    for name, (option, kind, default) in options().items():
+    for name, (option, default_type, default) in options().items():
         if option.http:
-            most: dict[str, Any] = {"max_length" if name == "sessions" else "le": option.http_maximum}
-            field = pydantic.Field(default, description=option.help, **most)
-            fields[name] = kinds.get(name, kind), field
+            maximum: dict[str, Any] = {"max_length" if name == "sessions" else "le": option.http_maximum}
+            field = pydantic.Field(default, description=option.help, **maximum)
+            fields[name] = types.get(name, default_type), field
     return fields
 
 
 AuditParameters: Any = pydantic.create_model("AuditParameters", __base__=_Reading, **_fields())
-"""How to read a text: the options of an audit that a client may set."""
+"""The options of an audit that a client may set."""
 
 
 class AuditRequest(AuditParameters):  # type: ignore[misc]
@@ -65,8 +99,8 @@ class AuditRequest(AuditParameters):  # type: ignore[misc]
     id: str | int | None = pydantic.Field(None, description="Of a line of a batch: stands in the answer.")
 
 
-class Named(pydantic.BaseModel):
-    """The id of a request, whatever else is in it."""
+class RequestId(pydantic.BaseModel):
+    """The id of a request whose other fields may be invalid."""
 
     model_config = pydantic.ConfigDict(strict=True)
 
@@ -87,42 +121,125 @@ class CheckRequest(pydantic.BaseModel):
     known_agents: list[str] | None = None
 
 
-_STRINGS = ("decoder", "profile", "attributed")
+def media_type(request: fastapi.Request) -> str:
+    """Return the type of the body, in lower case and without its parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def of_query(query: str) -> Any:
+def refuse_query(request: fastapi.Request) -> None:
+    """Refuse a query (422) if the body is JSON, which holds the options itself."""
+    if request.scope["query_string"]:
+        raise RequestRefused(422, "query: got one beside JSON, expected options in the JSON")
+
+
+def is_for_this_machine(request: fastapi.Request) -> bool:
+    """Return whether Host is a name of this machine, or the address at which the request arrived."""
+    address, _ = request.scope.get("server") or ("localhost", None)
+    names = (*_LOCAL_HOSTS, f"[{address}]" if ":" in address else address)
+    host = request.headers.get("host", "")
+    return host in names or host.rpartition(":")[0] in names
+
+
+def prefers_html(request: fastapi.Request) -> bool:
+    """Return whether Accept prefers text/html to JSON. The most specific range sets a type's weight."""
+    weights = dict[str, float]()
+    for part in ",".join(request.headers.getlist("accept")).split(","):
+        accepted, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        pairs = (parameter.partition("=") for parameter in parameters)
+        quality = [value.strip() for name, _, value in pairs if name.strip() == "q"]
+        with contextlib.suppress(ValueError):
+            weights[accepted] = float(quality[0]) if quality else 1.0
+
+    def weight(media: str) -> float:
+        ranges = (media, media.partition("/")[0] + "/*", "*/*")
+        return next((weights[name] for name in ranges if name in weights), 0.0)
+
+    return weight("text/html") > weight(JSON)
+
+
+def from_query(query: str) -> Any:
     """Return the `AuditParameters` of a query: `level=0.05&decoder=cusum&known_agents=["planner"]`.
 
     Args:
-        query: of a URL, as it came. Values are JSON, except those of `decoder`, `profile` and `attributed`.
+        query: percent-encoded query of a URL. Values are JSON, except those of `decoder`, `profile` and
+            `attributed`.
 
     Raises:
-        InputError: it is no query, names an option twice, or has a value that is no JSON.
-        pydantic.ValidationError: an option is not known, or has another type.
+        InputError: It is malformed, has an option twice, or a value that is not JSON.
+        pydantic.ValidationError: An option is unknown or has a value of another type.
     """
     try:
         pairs = urllib.parse.parse_qsl(query, keep_blank_values=True, strict_parsing=True, errors="strict")
     except ValueError:
         raise InputError("query: expected name=value&name=value, percent-encoded UTF-8") from None
-    given = dict[str, Any]()
+    values = dict[str, Any]()
     for name, value in pairs:
-        if name in given:
+        if name in values:
             raise InputError(f"query: got {name!r:.80} twice, expected each option once")
         try:
-            given[name] = value if name in _STRINGS else json.loads(value)
+            values[name] = value if name in _PLAIN_STRINGS else json.loads(value)
         except (ValueError, RecursionError):
             raise InputError(f"query: got {name!r:.80} whose value is no JSON, expected JSON") from None
-    return AuditParameters.model_validate_json(json.dumps(given))
+    return AuditParameters.model_validate_json(json.dumps(values))
 
 
-def parameters() -> list[dict[str, Any]]:
-    """Return what OpenAPI says of such a query."""
-    described = AuditParameters.model_json_schema()["properties"]
-    return [
-        {"name": name, "in": "query", "description": schema.pop("description", ""), **_form(name, schema)}
-        for name, schema in described.items()
-    ]
+def openapi_parameters() -> list[dict[str, Any]]:
+    """Return the OpenAPI description of such a query."""
+    parameters = []
+    for name, schema in AuditParameters.model_json_schema()["properties"].items():
+        description = schema.pop("description", "")
+        plain = {"schema": schema} if name in _PLAIN_STRINGS else {"content": {JSON: {"schema": schema}}}
+        parameters.append({"name": name, "in": "query", "description": description, **plain})
+    return parameters
 
 
-def _form(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"schema": schema} if name in _STRINGS else {"content": {"application/json": {"schema": schema}}}
+class DocumentTooLong(InputError):
+    """A document holds more text than the service accepts."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Upload:
+    """A request whose body is a document, without that body.
+
+    Attributes:
+        content_type: value of the header.
+        query: options, percent-encoded.
+        max_bytes: maximum size of the document's text.
+    """
+
+    content_type: str
+    query: str
+    max_bytes: int
+
+
+def readable_documents() -> tuple[str, ...]:
+    """Return the types of documents that the installed packages can read."""
+    return tuple(media for media, suffix in DOCUMENT_SUFFIXES.items() if formats.readable(suffix))
+
+
+def from_document(body: bytes, upload: Upload) -> AuditRequest:
+    """Return the request to audit the text of a document.
+
+    Raises:
+        InputError, pydantic.ValidationError: The options or the document are invalid.
+        DocumentTooLong: It has too much text.
+        MemoryError: Reading it takes more memory than the process may use.
+    """
+    parameters = from_query(upload.query)
+    header = email.message.Message()
+    header["content-type"] = upload.content_type
+    try:
+        suffix, charset = DOCUMENT_SUFFIXES[header.get_content_type()], header.get_content_charset()
+    except (ValueError, TypeError):  # malformed part numbers (RFC 2231)
+        raise InputError("content-type: got parameters that cannot be read, expected charset=NAME") from None
+    if suffix != ".html":
+        charset = None  # the other formats declare their encoding themselves
+    check_encoding(charset)
+    text = formats.read(body, suffix, encoding=charset, most=UNPACKED * upload.max_bytes)
+    size = len(text.encode())
+    if size > upload.max_bytes:
+        raise DocumentTooLong(
+            f"body: got a document with {size:,} bytes of text, expected at most {upload.max_bytes:,}"
+        )
+    request: AuditRequest = AuditRequest.model_construct(**dict(parameters), text=text)
+    return request

@@ -1,7 +1,7 @@
 """Audits as tools of agents, over the Model Context Protocol: `audit` and `check`.
 
-An agent that calls them learns what the mark in a text says. It learns no key, and what it writes into its
-call is all that is read: no path and no address is an argument of a tool.
+A caller learns what the mark in a text says, and no key. Tools read only the texts in a call: no argument is
+a path or an address.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from iet.report import Report
 from iet.report.wording import verdict
 
 MAX_CHARACTERS = 1 << 20
-"""Of all texts of one call."""
+"""Maximum length of all texts of a call together."""
 
 MAX_SEGMENTS = 200
-"""Of the segments that an answer lists, from the first on."""
+"""Maximum number of segments in an answer, which lists the first ones."""
 
 INSTRUCTIONS = (
     "Tells which agent of a team wrote a text, by the mark that each agent's key leaves in it. `audit` finds"
@@ -44,12 +44,10 @@ class Claimed(pydantic.BaseModel):
 
 
 def server(auditor: Auditor) -> MCPServer[Any]:
-    """Return a server whose tools read with an auditor.
+    """Return a server whose tools audit texts. A text that cannot be read fails only its call.
 
     Args:
-        auditor: with the registry; its level is that of the tools.
-
-    A text that cannot be read is the error of its call alone.
+        auditor: audits the texts, at its level.
     """
     tools: MCPServer[Any] = MCPServer(
         "iet", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
@@ -59,17 +57,17 @@ def server(auditor: Auditor) -> MCPServer[Any]:
     def audit(
         text: Annotated[str, pydantic.Field(description="The whole text, unchanged.")],
     ) -> dict[str, Any]:
-        return _answer([text], lambda: _found(auditor.audit(text)))
+        return _answer([text], lambda: _summary(auditor.audit(text)))
 
     def check(messages: list[Claimed]) -> dict[str, Any]:
         texts = [message.text for message in messages]
         skip = [d for d, message in enumerate(messages) if message.skip]
 
-        def made() -> dict[str, Any]:
-            found = auditor.check(texts, [message.agent for message in messages], skip=skip)
-            return {"answer": found.headline, "meanings": found.legend(), **found.to_dict()}
+        def checked() -> dict[str, Any]:
+            report = auditor.check(texts, [message.agent for message in messages], skip=skip)
+            return {"answer": report.headline, "meanings": report.legend(), **report.to_dict()}
 
-        return _answer(texts, made)
+        return _answer(texts, checked)
 
     tools.add_tool(
         audit,
@@ -87,19 +85,19 @@ def server(auditor: Auditor) -> MCPServer[Any]:
     return tools
 
 
-def _answer(texts: list[str], made: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _answer(texts: list[str], audit: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     size = sum(map(len, texts))
     try:
         if size > MAX_CHARACTERS:
             raise InputError(f"got {size:,} characters, expected at most {MAX_CHARACTERS:,} in a call")
-        return dict(json.loads(json.dumps(made())))
+        return dict(json.loads(json.dumps(audit())))
     except IetError as error:
         raise ToolError(str(error)) from None
 
 
-def _found(report: Report) -> dict[str, Any]:
-    """Return what an agent needs of a report: no curves, and no text but its own positions."""
-    read = [report.redact_guesses(segment) for segment in report.segments if not segment.left_out]
+def _summary(report: Report) -> dict[str, Any]:
+    """Return the part of a report that an agent needs, without curves and texts."""
+    segments = [report.redact_guesses(segment) for segment in report.segments if not segment.left_out]
     return {
         "answer": verdict(report),
         "level": report.level,
@@ -115,7 +113,7 @@ def _found(report: Report) -> dict[str, Any]:
                 "share": segment.share,
                 "quoted": segment.quoted,
             }
-            for segment in read[:MAX_SEGMENTS]
+            for segment in segments[:MAX_SEGMENTS]
         ],
-        "segments_in_all": len(read),
+        "segments_in_all": len(segments),
     }

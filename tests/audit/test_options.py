@@ -63,12 +63,12 @@ def test_a_client_sets_what_no_file_is_needed_for() -> None:
     fields = set(requests.AuditParameters.model_fields)
     assert fields & set(NAMES) == {name for name, (option, _, _) in options().items() if option.http}
     assert not fields & {"tokenizer", "model", "published"}
-    asked = requests.of_query('attributed=tokens&sessions=["run-1"]&decoder_options={"block":8}')
+    asked = requests.from_query('attributed=tokens&sessions=["run-1"]&decoder_options={"block":8}')
     assert (asked.attributed, asked.sessions, asked.decoder_options) == ("tokens", ["run-1"], {"block": 8})
     with pytest.raises(ValueError, match="decoys"):
-        requests.of_query("decoys=10001")
+        requests.from_query("decoys=10001")
     with pytest.raises(ValueError, match="at most 1000 items"):
-        requests.of_query(f"sessions={[str(number) for number in range(1001)]}".replace("'", '"'))
+        requests.from_query(f"sessions={[str(number) for number in range(1001)]}".replace("'", '"'))
 
 
 def test_an_auditor_takes_options_changes_and_the_decoders_own() -> None:

@@ -14,7 +14,7 @@ import pytest
 import iet
 from iet.audit.documents import text_of
 from iet.report.html import page
-from iet.service import documents
+from iet.service.requests import DOCUMENT_SUFFIXES, MEDIA_TYPES
 from tests.support.conditions import posix
 from tests.support.documents import made_docx, made_pdf, mail
 from tests.support.service import JSON, Reply, Running, serving
@@ -47,7 +47,7 @@ def auditor(registry: pathlib.Path) -> iet.Auditor:
 
 
 def send(service: Running, name: str, data: bytes, query: str = "", **headers: str) -> Reply:
-    headers.setdefault("Content_Type", documents.NAMES[pathlib.PurePath(name).suffix])
+    headers.setdefault("Content_Type", MEDIA_TYPES[pathlib.PurePath(name).suffix])
     return service.ask(f"/v1/audit{query}", data, **headers)
 
 
@@ -140,14 +140,14 @@ def test_what_no_page_is_warns_nobody(service: Running) -> None:
 
 
 def test_what_is_not_taken_is_said_with_what_is(service: Running) -> None:
-    accepted = " or ".join([JSON, *documents.MEDIA])
+    accepted = " or ".join([JSON, *DOCUMENT_SUFFIXES])
     for media in ("text/plain", "application/octet-stream", "application/msword", "multipart/form-data", ""):
         reply = service.ask("/v1/audit", b"w1", Content_Type=media)
         assert (reply.status, reply.json["error"]) == (415, f"content-type: expected {accepted}")
     for path in ("/v1/check", "/v1/audit/batch"):
         assert service.ask(path, FILES["a.pdf"], Content_Type="application/pdf").status == 415
     described = service.ask("/openapi.json").json["paths"]["/v1/audit"]["post"]
-    assert [*described["requestBody"]["content"]] == [JSON, *documents.MEDIA]
+    assert [*described["requestBody"]["content"]] == [JSON, *DOCUMENT_SUFFIXES]
     assert "known_agents" in {parameter["name"] for parameter in described["parameters"]}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import hashlib
+import io
 import json
 import math
 import os
@@ -18,8 +19,8 @@ import pytest
 from iet import agents
 from iet.errors import InputError
 from iet.service import gateway
-from iet.service.gateway import ENDPOINTS, Gateway
-from iet.service.sessions import FullList, SessionList
+from iet.service.gateway import ENDPOINTS, Gateway, SessionList
+from iet.service.limits import RequestRefused
 from tests.support.conditions import posix
 from tests.support.service import Client, Upstream, on_a_port
 from tests.support.waiting import wait_until
@@ -153,38 +154,28 @@ def test_everything_else_is_closed(port: int, engine: agents.Engine, upstream: U
 
 
 @pytest.mark.parametrize(
-    "many",
+    "content",
     [
-        b"[" + b"1.5," * 260_000 + b"1]",
-        b"[" + b"[]," * 130_000 + b"1]",
-        b"[" + b'{"a":1},' * 130_000 + b"1]",
-        b"[" + b'"","\\\\",' * 130_000 + b"1]",
-        b"[" + b'"",' * 1_200_000 + b"1]",
-        b'["\\"' + b'","\\"' * 260_000 + b'"]',
+        b"1.5," * 300_000,
+        b"[]," * 400_000,
+        b'{"a":1},' * 200_000,
+        b'"","\\\\",' * 200_000,
+        b'"",' * 1_200_000,
+        b'"\\"","\\"",' * 260_000,
+        b"2.2250738585072011360574097967091319e-308," * 30_000,
+        b"9" * 4_000 + b"," * 300 + b" " * (1 << 20),
     ],
-    ids=range(6),
+    ids=range(8),
 )
-def test_more_values_than_are_parsed_while_others_wait(
-    port: int, engine: agents.Engine, upstream: Upstream, many: bytes
+def test_a_body_that_takes_long_to_parse_is_refused(
+    port: int, engine: agents.Engine, upstream: Upstream, content: bytes
 ) -> None:
-    client, body = Client(port, "sk-planner"), '{"prompt": ' + many.decode() + "}"
+    client, body = Client(port, "sk-planner"), '{"prompt": [' + content.decode() + "1]}"
     reply = client.ask("/v1/completions", body.encode())
-    assert (reply.status, "expected at most 250,000" in reply.json["error"]["message"]) == (413, True)
-    for encoding in ("utf-16", "utf-16-le"):  # in which they may be counted as if they were in a string
+    message = reply.json["error"]["message"]
+    assert (reply.status, "bytes outside of strings, expected at most 1,048,576" in message) == (413, True)
+    for encoding in ("utf-16", "utf-16-le"):  # their strings cannot be told from the rest
         assert client.ask("/v1/completions", body.encode(encoding)).status in (400, 413)
-    assert upstream.received == []
-
-
-@pytest.mark.parametrize("number", [b"2.2250738585072011360574097967091319e-308", b"9" * 4_000])
-def test_numbers_of_more_digits_than_are_parsed_while_others_wait(
-    port: int, engine: agents.Engine, upstream: Upstream, number: bytes
-) -> None:
-    body = b'{"prompt": [' + b",".join([number] * ((2 << 20) // len(number) + 1)) + b"]}"
-    reply = Client(port, "sk-planner").ask("/v1/completions", body)
-    assert (reply.status, "bytes outside of strings, expected" in reply.json["error"]["message"]) == (
-        413,
-        True,
-    )
     assert upstream.received == []
 
 
@@ -202,20 +193,23 @@ def test_bodies_of_one_agent_leave_room_for_those_of_others(
             connection.sendall(client.head("/v1/chat/completions", "Content-Length: 8000000") + b" " * size)
 
         begin(planner, 3 << 20)
-        wait_until(lambda: app._held["planner"] == 3 << 20)
+        wait_until(lambda: app._memory._in_use["planner"] == 3 << 20)
         reply = planner.ask("/v1/chat/completions", CHAT)
-        assert (reply.status, "'planner' has 3,145,728 bytes" in reply.json["error"]["message"]) == (
+        assert (
+            reply.status,
+            "planner: 3,145,728 bytes of requests at once" in reply.json["error"]["message"],
+        ) == (
             429,
             True,
         )
         assert critic.ask("/v1/chat/completions", CHAT).status == 200
         begin(critic, 2 << 20)
-        wait_until(lambda: app._held.total() == 5 << 20)
+        wait_until(lambda: app._memory.in_use == 5 << 20)
         assert critic.ask("/v1/chat/completions", CHAT).status == 503
         open_ones.close()
-        wait_until(lambda: not app._held)
+        wait_until(lambda: not app._memory.in_use)
         assert planner.ask("/v1/chat/completions", CHAT).status == 200
-        wait_until(lambda: not app._held)
+        wait_until(lambda: not app._memory.in_use)
 
 
 def test_long_texts_and_many_messages_and_tools_are_passed_on(
@@ -288,14 +282,14 @@ def test_lists_of_sessions(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPat
     path = tmp_path / "sessions.txt"
     first, second = SessionList(path), SessionList(path)
     for number in range(20):
-        (first, second)[number % 2].keep(f"run-{number}", "planner")
+        (first, second)[number % 2].add(f"run-{number}", "planner")
     assert path.stat().st_mode & 0o777 == 0o600
     assert [line for line in path.read_text().split("\n") if line] == [f"run-{i}" for i in range(20)]
-    monkeypatch.setattr("iet.service.sessions.MAX_SESSIONS", 20)
+    monkeypatch.setattr("iet.service.gateway.MAX_SESSIONS", 20)
     full = SessionList(path)
-    full.keep("run-3", "planner")
-    with pytest.raises(FullList, match="takes no more"):
-        full.keep("run-21", "planner")
+    full.add("run-3", "planner")
+    with pytest.raises(RequestRefused, match="takes no more"):
+        full.add("run-21", "planner")
     for damaged in (b"run\xff\n", b"run\t1\n", b"s" * 201):
         path.write_bytes(damaged)
         with pytest.raises(InputError, match="no list of sessions"):
@@ -311,7 +305,7 @@ def test_an_agent_that_names_ever_new_sessions_leaves_room_for_the_others(
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("iet.service.sessions.MAX_NEW", 3)
+    monkeypatch.setattr("iet.service.gateway.MAX_NEW_SESSIONS", 3)
     kept = tmp_path / "sessions.txt"
 
     def ask(agent: str, session: str) -> Any:
@@ -362,16 +356,16 @@ def test_an_id_of_which_a_part_is_on_a_full_disk_is_refused(tmp_path: pathlib.Pa
 
     path = tmp_path / "sessions.txt"
     kept = SessionList(path)
-    kept.keep("run-1", "planner")
+    kept.add("run-1", "planner")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 4, limits[1]))
     try:
-        with pytest.raises(FullList, match=r"cannot be written \(No space left on device\)"):
-            kept.keep("run-2", "planner")
+        with pytest.raises(RequestRefused, match=r"cannot be written \(No space left on device\)"):
+            kept.add("run-2", "planner")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_text() == "\nrun-1\n"
-    kept.keep("run-2", "planner")
+    kept.add("run-2", "planner")
     assert path.read_text() == "\nrun-1\n\nrun-2\n"
 
 
@@ -379,22 +373,27 @@ def test_an_id_of_which_a_part_is_on_a_full_disk_is_refused(tmp_path: pathlib.Pa
 def test_an_id_that_is_taken_back_takes_no_other_with_it(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, write = tmp_path / "sessions.txt", os.write
+    path = tmp_path / "sessions.txt"
     first, second = SessionList(path), SessionList(path)
-    first.keep("run-1", "planner")
-    others = threading.Thread(target=second.keep, args=("run-3", "critic"))
+    first.add("run-1", "planner")
+    others = threading.Thread(target=second.add, args=("run-3", "critic"))
 
-    def part(file: int, line: bytes) -> int:
-        if b"run-2" not in line:
-            return write(file, line)
-        others.start()
-        others.join(0.2)
-        assert others.is_alive()  # it waits until it is known what stays
-        return write(file, line[:4])
+    class FullDisk(io.FileIO):
+        def write(self, line: bytes) -> int:  # type: ignore[override]
+            if b"run-2" not in line:
+                return super().write(line)
+            others.start()
+            others.join(0.2)
+            assert others.is_alive()  # it waits for the lock
+            return super().write(line[:4])
 
-    monkeypatch.setattr(os, "write", part)
-    with pytest.raises(FullList):
-        first.keep("run-2", "planner")
+    monkeypatch.setattr(
+        "iet.service.gateway.open",
+        lambda path, mode, buffering, opener: FullDisk(path, mode, opener=opener),
+        raising=False,
+    )
+    with pytest.raises(RequestRefused):
+        first.add("run-2", "planner")
     others.join()
     assert path.read_text() == "\nrun-1\n\nrun-3\n"
 

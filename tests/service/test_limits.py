@@ -1,31 +1,38 @@
-"""Places for requests, and limits out of range."""
+"""Limits: on what one client and all clients use at once, and on the values of the limits themselves."""
 
 from __future__ import annotations
 
 import contextlib
+import pathlib
+import time
 from typing import Any
 
 import pytest
 
 from iet.errors import InputError
-from iet.service.limits import Limits, Places, Refused
+from iet.service.audits import AuditFiles, AuditResponse
+from iet.service.limits import ConcurrencyLimiter, Limits, RequestRefused
+from tests.support.service import Client, on_a_port
+from tests.support.waiting import wait_until
+
+from iet.service.app import Service, application  # isort: skip - needs the extra, like tests.support.service
 
 
-def test_places_are_counted_by_client_and_together() -> None:
-    places = Places(Limits(requests=3, per_client=2))
-    with contextlib.ExitStack() as held:
+def test_slots_are_counted_for_each_client_and_for_all() -> None:
+    limiter = ConcurrencyLimiter(per_client=2, total=3)
+    with contextlib.ExitStack() as stack:
         for client in ("alice", "alice", "bob"):
-            held.enter_context(places.place(client))
-        assert places.taken == 3
+            stack.enter_context(limiter.slot(client))
+        assert limiter.in_use == 3
         for client, status in (("alice", 429), ("bob", 503), ("carol", 503)):
-            with pytest.raises(Refused) as refused, places.place(client):
+            with pytest.raises(RequestRefused) as refused, limiter.slot(client):
                 pass
             assert refused.value.status == status
             assert refused.value.headers == {"retry-after": "1"}
-    assert places.taken == 0
-    with pytest.raises(KeyError), places.place("alice"):
+    assert limiter.in_use == 0
+    with pytest.raises(KeyError), limiter.slot("alice"):
         raise KeyError
-    assert places.taken == 0
+    assert limiter.in_use == 0
 
 
 @pytest.mark.parametrize(
@@ -35,3 +42,33 @@ def test_places_are_counted_by_client_and_together() -> None:
 def test_limits_out_of_range_are_refused(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"^{name}: got"):
         Limits(**{name: value})
+
+
+class InstantPool:
+    """Answers every job at once, with more bytes than the buffers of a connection hold."""
+
+    ready, replaced = 1, 0
+
+    async def do(self, job: object, client: str) -> AuditResponse:
+        return AuditResponse(200, "text/plain", b"y" * (32 << 20))
+
+
+def test_a_request_counts_until_its_answer_is_read() -> None:
+    service = Service(AuditFiles(pathlib.Path("unused")), None, Limits(), workers=1)
+    service._pool = InstantPool()  # type: ignore[assignment]
+
+    with on_a_port(application(service)) as port:
+        client = Client(port)
+        with client.connect() as connection:
+            head = client.head("/v1/audit", "Content-Type: application/json", "Content-Length: 2")
+            connection.sendall(head + b"{}")
+            received = b""
+            while b"\r\n\r\n" not in received:
+                received += connection.recv(1 << 12)
+            assert b"content-length: 33554432" in received
+            time.sleep(0.5)  # enough to send it all, if the buffers held it
+            assert service._limiter.in_use == 1
+            missing = (32 << 20) - len(received.partition(b"\r\n\r\n")[2])
+            while missing:
+                missing -= len(connection.recv(1 << 20))
+            wait_until(lambda: service._limiter.in_use == 0)

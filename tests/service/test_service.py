@@ -14,8 +14,8 @@ import pytest
 
 import iet
 from iet.report.html import page
-from iet.service import documents
 from iet.service.credentials import add_token
+from iet.service.requests import readable_documents
 from tests.support.conditions import posix
 from tests.support.registries import spellings
 from tests.support.service import JSON, LINES, Client, Running, registry_file, serving
@@ -271,7 +271,7 @@ def test_documents_are_read_where_something_reads_them(service: Running, auditor
     reply = service.ask("/v1/audit?level=0.05", notebook, Content_Type="application/x-ipynb+json")
     assert (reply.status, reply.json["evidence"]) == (200, auditor.audit(TEXT).evidence)
     reply = service.ask("/v1/audit", b"%PDF-", Content_Type="application/pdf")
-    if documents.accepted() == ("application/x-ipynb+json",):
+    if readable_documents() == ("application/x-ipynb+json",):
         said = "content-type: expected application/json or application/x-ipynb+json; the service lacks the"
         assert (reply.status, reply.json["error"].startswith(said)) == (415, True)
     else:

@@ -132,7 +132,7 @@ def test_a_tokenizer_that_cannot_be_opened_ends_no_worker(
         raise BackendUnavailable("the Hub: no huggingface_hub")
 
     monkeypatch.setattr(Registry, "open_tokenizer", missing)
-    read = audits.Audits(registry)()
-    answer = read(audits.Job(json.dumps({"text": TEXT}).encode()))
+    read = audits.AuditFiles(registry)()
+    answer = read(audits.AuditJob(json.dumps({"text": TEXT}).encode()))
     assert (answer.status, "its log says why" in answer.body.decode()) == (500, True)
-    assert "BackendUnavailable" in answer.note
+    assert "BackendUnavailable" in answer.failure

@@ -149,7 +149,7 @@ def serving(
     made = add_token(folder / "tokens", "alice") if token else None
     who = ["--tokens", folder / "tokens"] if token else ["--no-auth"]
     command = [sys.executable, "-m", "iet", "serve", "-r", registry, "--port", 0, "--workers", workers]
-    for name in ("seconds", "wait", "body-seconds", "head-seconds", "stall-seconds"):
+    for name in ("seconds", "wait", "body-seconds"):
         command += [f"--{name}", PATIENCE]
     log = folder / "log"
     environment = {

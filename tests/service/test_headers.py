@@ -10,7 +10,7 @@ import pytest
 from tests.support.conditions import posix
 from tests.support.service import LINES, Running, fastapi, serving
 
-from iet.service import heads  # isort: skip - where the extra is installed
+from iet.service import requests  # isort: skip - where the extra is installed
 
 pytestmark = posix
 CLAIM = {"messages": [{"role": "assistant", "name": "planner", "content": "w1 w2"}]}
@@ -53,15 +53,6 @@ def test_a_body_of_two_lengths_is_refused_and_its_connection_closed(service: Run
     assert said.count(b"HTTP/1.1") == 1
 
 
-def test_a_request_that_asks_for_an_upgrade_has_its_line_of_the_log_alone(service: Running) -> None:
-    before = len(service.said)
-    assert service.ask("/healthz", Upgrade="websocket", Connection="Upgrade").status == 200
-    assert service.ask("/healthz").status == 200  # when it is answered the line is there
-    (line, *rest) = service.said[before:].splitlines()
-    assert " INFO GET /healthz 200 " in line
-    assert all(" INFO GET /healthz 200 " in more for more in rest)
-
-
 def asked(*headers: tuple[bytes, bytes], server: tuple[str, int] = ("127.0.0.1", 80)) -> fastapi.Request:
     return fastapi.Request({"type": "http", "headers": list(headers), "server": server})
 
@@ -73,9 +64,9 @@ def test_the_address_at_which_a_request_came_is_a_name_of_this_machine() -> None
     ):
         for host in hosts + others:
             request = asked((b"host", host.encode()), server=(address, 80))
-            assert heads.is_for_this_machine(request) is (host in hosts), host
-    assert not heads.is_for_this_machine(asked())
-    assert not heads.is_for_this_machine(fastapi.Request({"type": "http", "headers": [(b"host", b":80")]}))
+            assert requests.is_for_this_machine(request) is (host in hosts), host
+    assert not requests.is_for_this_machine(asked())
+    assert not requests.is_for_this_machine(fastapi.Request({"type": "http", "headers": [(b"host", b":80")]}))
 
 
 @pytest.mark.parametrize(
@@ -96,6 +87,6 @@ def test_the_address_at_which_a_request_came_is_a_name_of_this_machine() -> None
     ],
 )
 def test_the_page_is_for_who_prefers_it(accept: str, page: bool) -> None:
-    assert heads.wants_page(asked((b"accept", accept.encode()))) is page
+    assert requests.prefers_html(asked((b"accept", accept.encode()))) is page
     parts = [(b"accept", part.encode()) for part in accept.split(",")]
-    assert heads.wants_page(asked(*parts)) is page
+    assert requests.prefers_html(asked(*parts)) is page
