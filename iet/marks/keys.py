@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from iet.errors import RegistryError
 from iet.marks.derivation import derive_frequency, derive_subkey
-from iet.marks.families import Family
+from iet.marks.scheme import AnyProfile as AnyProfile
 from iet.marks.scheme import Profile
 from iet.native import host
 from iet.native.marking import Marking
@@ -98,56 +98,6 @@ class EngineKey:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", Secret(self.key))
-
-
-class AnyScheme(Protocol):
-    """The parameters of a mark that a reader must know: `Scheme`, or that of a foreign mark."""
-
-    @property
-    def n_gram(self) -> int:
-        """n: a score depends on a token and at most the n-1 ids before it."""
-
-    @property
-    def evidence_ids(self) -> int:
-        """Number of trailing ids, including the token, that the score always depends on."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-
-
-class AnyProfile(Protocol):
-    """A scheme bound to one vocabulary: `Profile`, or that of a foreign mark."""
-
-    @property
-    def scheme(self) -> AnyScheme:
-        """The parameters of the mark."""
-
-    @property
-    def vocab_size(self) -> int:
-        """V. Ids from V on are not scored."""
-
-    @property
-    def tokenizer_digest(self) -> str | None:
-        """Digest of the tokenizer's canonical content, or None (token ids only)."""
-
-    @property
-    def unmarked_ids(self) -> tuple[int, ...]:
-        """Ids below V that carry no mark."""
-
-    @property
-    def family(self) -> Family:
-        """The null distribution of the scores, and the family's other properties."""
-
-    @property
-    def id(self) -> str:
-        """The profile's name in reports."""
-
-    @property
-    def digest(self) -> str:
-        """BLAKE2b-256, in hex, of everything that changes a score."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
 
 
 @runtime_checkable

@@ -6,12 +6,13 @@ the same digest mark and read texts identically.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from iet.errors import InputError, SchemeMismatch, shown
 from iet.marks.families import FAMILIES, Family
@@ -23,8 +24,32 @@ MIN_N_GRAM, MAX_N_GRAM = 2, 16
 _OF_FAMILY: Any = None  # replaced by the family's default
 
 
+class AnyScheme(abc.ABC):
+    """The parameters of a mark that a reader must know: the base of `Scheme` and of foreign schemes.
+
+    Attributes:
+        n_gram: n; a score depends on a token and at most the n-1 ids before it.
+    """
+
+    n_gram: int
+
+    @property
+    def evidence_ids(self) -> int:
+        """Number of trailing ids, including the token, that the score always depends on: n."""
+        return self.n_gram
+
+    @abc.abstractmethod
+    def law(self, vocab_size: int) -> Family:
+        """Return the null distribution of the scores, and the family's other properties."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        fields: dict[str, Any] = dataclasses.asdict(self)  # type: ignore[call-overload]  # all are dataclasses
+        return fields
+
+
 @dataclasses.dataclass(frozen=True)
-class Scheme:
+class Scheme(AnyScheme):
     """The parameters of a mark (§ Keyed Implicit Embedding).
 
     Attributes:
@@ -91,21 +116,56 @@ class Scheme:
         """Whether seeds hold how often the context occurred earlier in the sequence."""
         return FAMILIES[self.family].chooses
 
-    @property
-    def evidence_ids(self) -> int:
-        """Number of trailing ids, including the token, that the score always depends on: n."""
-        return self.n_gram
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form, which `Scheme(**d)` reads back."""
-        return dataclasses.asdict(self)
+    def law(self, vocab_size: int) -> Family:
+        """Return the entry of `FAMILIES`, the same for all sizes `vocab_size`."""
+        return FAMILIES[self.family]
 
     def __str__(self) -> str:
         return f"{self.family}, κ {self.kappa:g} {self.placement}, n {self.n_gram}, k_p {self.k_p}"
 
 
+S_co = TypeVar("S_co", bound=AnyScheme, covariant=True)
+
+
 @dataclasses.dataclass(frozen=True)
-class Profile:
+class BaseProfile(Generic[S_co]):
+    """A scheme bound to one vocabulary, without checks: the base of `Profile`, and the form of foreign marks.
+
+    Attributes:
+        scheme, vocab_size, tokenizer_digest, unmarked_ids, tokenizer_source: as in `Profile`.
+    """
+
+    scheme: S_co
+    vocab_size: int
+    tokenizer_digest: str | None = None
+    unmarked_ids: tuple[int, ...] = ()
+    tokenizer_source: str | None = None
+
+    @property
+    def family(self) -> Family:
+        """The null distribution of the scores, and the family's other properties."""
+        return self.scheme.law(self.vocab_size)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """BLAKE2b-256, in hex, of everything that changes a logit or a score."""
+        content = self.to_dict()
+        del content["tokenizer_source"]
+        return canonical_digest(content)
+
+    @property
+    def id(self) -> str:
+        """The first 16 hex digits of the digest: the profile's name in a registry and in reports."""
+        return self.digest[:16]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**fields, "scheme": self.scheme.to_dict(), "unmarked_ids": list(self.unmarked_ids)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile(BaseProfile[Scheme]):
     """A scheme bound to one vocabulary: all that marking and auditing must agree on, except the keys.
 
     Attributes:
@@ -116,12 +176,6 @@ class Profile:
             family "gumbel"), and a position is not scored if the token or its context is one of them.
         tokenizer_source: path of the tokenizer; a hint, not part of the digest.
     """
-
-    scheme: Scheme
-    vocab_size: int
-    tokenizer_digest: str | None = None
-    unmarked_ids: tuple[int, ...] = ()
-    tokenizer_source: str | None = None
 
     def __post_init__(self) -> None:
         if not _is_int(self.vocab_size) or not 1 <= self.vocab_size <= MAX_VOCAB_SIZE:
@@ -149,31 +203,6 @@ class Profile:
         """The largest k_p: max(1, ⌊(V-1)/2⌋)."""
         return max(1, (self.vocab_size - 1) // 2)
 
-    @property
-    def family(self) -> Family:
-        """The entry of `FAMILIES` that the scheme names."""
-        return FAMILIES[self.scheme.family]
-
-    @functools.cached_property
-    def digest(self) -> str:
-        """BLAKE2b-256, in hex, of everything that changes a logit or a score."""
-        content = {
-            "scheme": self.scheme.to_dict(),
-            "vocab_size": self.vocab_size,
-            "tokenizer_digest": self.tokenizer_digest,
-            "unmarked_ids": list(self.unmarked_ids),
-        }
-        return canonical_digest(content)
-
-    @property
-    def id(self) -> str:
-        """The first 16 hex digits of the digest: the profile's name in a registry and in reports."""
-        return self.digest[:16]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form, which `from_dict` reads back."""
-        return {**dataclasses.asdict(self), "unmarked_ids": list(self.unmarked_ids)}
-
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Profile:
         """Read the JSON form.
@@ -190,6 +219,9 @@ class Profile:
             return cls(scheme=scheme, unmarked_ids=tuple(fields.pop("unmarked_ids", ())), **fields)
         except (TypeError, KeyError) as error:
             raise InputError(f"profile: fields {sorted(map(str, data))} do not form one ({error})") from None
+
+
+AnyProfile = BaseProfile[Any]
 
 
 def canonical_json(content: object) -> bytes:

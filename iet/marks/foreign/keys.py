@@ -1,86 +1,50 @@
-"""Marks of others: what gives an `Auditor` and `score_tokens` what a `Registry` and its `KeyTable` give."""
+"""Foreign marks: the common base of their schemes and of agents' keys under them."""
 
 from __future__ import annotations
 
 import abc
-import dataclasses
 import operator
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from iet.errors import InputError, TokenizerMismatch
-from iet.marks.families import Family
-from iet.marks.keys import AnyScheme, Keys
-from iet.marks.scheme import canonical_digest
+from iet.marks.keys import Keys
+from iet.marks.scheme import AnyScheme, BaseProfile
 from iet.marks.tokenizer import Tokenizer
 from iet.native import reference
 
 Ids = NDArray[np.int64]
 
-
-class ForeignScheme(AnyScheme, Protocol):
-    """The choices behind a mark of others, in place of a `Scheme`."""
-
-    def family(self, vocab_size: int) -> Family:
-        """Return the null law of the scores."""
+_BLOCK = 32  # columns that are scored together, so that memory stays below [T, K]
 
 
-@dataclasses.dataclass(frozen=True)
-class ForeignProfile:
-    """A `ForeignScheme` bound to one vocabulary: what `Profile` is to `Scheme`.
+class ForeignProfile(BaseProfile[Any]):
+    """A foreign scheme bound to one vocabulary. No id is unmarked, not even a special one."""
 
-    Attributes:
-        scheme: the choices.
-        vocab_size: V. Ids from V on are not scored.
-        tokenizer_digest: digest of the tokenizer's canonical content, or None (token ids only).
-        tokenizer_source: where the tokenizer was found; a hint, not part of the digest.
-    """
-
-    scheme: ForeignScheme
-    vocab_size: int
-    tokenizer_digest: str | None = None
-    tokenizer_source: str | None = None
-
-    unmarked_ids = ()  # every id below V is marked, special ones among them
-
-    @property
-    def family(self) -> Family:
-        """The null law of the scores."""
-        return self.scheme.family(self.vocab_size)
-
-    @property
-    def digest(self) -> str:
-        """BLAKE2b-256, in hex, of everything that changes a score."""
-        content = self.to_dict()
-        del content["tokenizer_source"]
-        return canonical_digest(content)
-
-    @property
-    def id(self) -> str:
-        """The first 16 hex digits of the digest: the profile's name in reports."""
-        return self.digest[:16]
+    @classmethod
+    def of(cls, scheme: AnyScheme, vocab_size: int, tokenizer: Tokenizer | None) -> Self:
+        """Return the profile of a scheme and a tokenizer, None: for token ids only."""
+        if tokenizer is None:
+            return cls(scheme, vocab_size)
+        return cls(scheme, vocab_size, tokenizer.digest, tokenizer_source=tokenizer.source)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {
-            "scheme": self.scheme.to_dict(),
-            "vocab_size": self.vocab_size,
-            "tokenizer_digest": self.tokenizer_digest,
-            "tokenizer_source": self.tokenizer_source,
-            "unmarked_ids": list(self.unmarked_ids),
-        }
+        fields = super().to_dict()
+        unmarked_ids = fields.pop("unmarked_ids")
+        return {**fields, "unmarked_ids": unmarked_ids}
 
 
 class ForeignKeys(Keys, abc.ABC):
-    """Agents under the keys of a scheme that is not ours. It never changes.
+    """Agents' keys under a foreign scheme. They never change.
 
     Attributes:
         names: agents.
         keys: one row for each key, [K] or [K, ...].
         owners: int32 [K], index into `names`, ascending.
-        profile: what the keys mark under.
+        profile: the profile of the keys.
     """
 
     names: tuple[str, ...]
@@ -92,59 +56,62 @@ class ForeignKeys(Keys, abc.ABC):
     @property
     @abc.abstractmethod
     def digest(self) -> str:
-        """BLAKE2b-256, in hex: what a report calls its registry's digest."""
+        """BLAKE2b-256, in hex; reports call it the digest of the registry."""
 
     @abc.abstractmethod
     def scores(self, token_ids: Ids, num_threads: int) -> NDArray[Any]:
-        """Return x_j [T, K]: `score_tokens`, of checked arguments."""
+        """Return x_j [T, K]: `score_tokens` without its checks of arguments."""
 
     def scored(self, token_ids: Ids) -> NDArray[np.bool_]:
-        """Tell which positions are scored, and not alike under every key, [T]."""
-        return runs_of_ids(token_ids, self.profile.scheme.n_gram, self.profile.vocab_size)
+        """Return which positions [T] are scored, with scores that differ between keys."""
+        return ends_n_gram(token_ids, self.profile.scheme.n_gram, self.profile.vocab_size)
 
     def sums(
         self, token_ids: Ids, cuts: Ids, counted: NDArray[np.bool_], num_threads: int
     ) -> NDArray[np.float64]:
-        """Return sums over spans [S, K]: `score_spans`, of checked arguments."""
-        block = 32
-        places = np.flatnonzero(counted & self.scored(token_ids))
-        edges = np.searchsorted(places, cuts)
+        """Return sums over spans [S, K]: `score_spans` without its checks of arguments."""
+        positions = np.flatnonzero(counted & self.scored(token_ids))
+        edges = np.searchsorted(positions, cuts)
         filled = edges[1:] > edges[:-1]
         sums = np.zeros((len(cuts) - 1, len(self)))
         if not filled.any():
             return sums
-        places, starts = places[edges[0] : edges[-1]], edges[:-1][filled] - edges[0]
-        for first in range(0, len(self), block):  # so that [T, K] is never there
-            units = self.subset(slice(first, first + block)).scores(token_ids, num_threads)[places]
+        positions, starts = positions[edges[0] : edges[-1]], edges[:-1][filled] - edges[0]
+        for first in range(0, len(self), _BLOCK):
+            units = self.subset(slice(first, first + _BLOCK)).scores(token_ids, num_threads)[positions]
             units *= 1 / reference.SPAN_UNIT  # a power of two
             np.rint(units, out=units)
-            sums[filled, first : first + block] = np.add.reduceat(units, starts, axis=0, dtype=np.float64)
+            sums[filled, first : first + _BLOCK] = np.add.reduceat(units, starts, axis=0, dtype=np.float64)
         sums *= reference.SPAN_UNIT
         return sums
 
     def scoring_keys(self, profile: str | None = None) -> Self:
-        """Return this object, as a registry returns a profile's keys.
+        """Return this object, as a registry returns the keys of a profile.
 
         Raises:
             InputError: `profile` is not the id of its only profile.
         """
-        if profile is not None and profile != self.profile.id:  # an id takes longer than a short text
+        if profile is not None and profile != self.profile.id:
             raise InputError(f"profile: got {profile!r}, expected {self.profile.id!r} or None")
         return self
 
     def subset(self, columns: slice | NDArray[np.int64]) -> Self:
-        """Return the same with some of the keys; `owners` are still places in all the names."""
-        some = object.__new__(type(self))
-        some.__dict__.update(self.__dict__)
-        # Native code reads keys one behind another.
-        some.keys, some.owners = np.ascontiguousarray(self.keys[columns]), self.owners[columns]
-        return some
+        """Return some of the keys; `owners` are still indices into all the names."""
+        subset = object.__new__(type(self))
+        subset.__dict__.update(self.__dict__)
+        # Native code needs contiguous keys.
+        subset.keys, subset.owners = np.ascontiguousarray(self.keys[columns]), self.owners[columns]
+        return subset
 
     def open_tokenizer(self, profile: str | None = None, source: Any = None) -> Tokenizer:
-        """Return the tokenizer of `profile`, the only one, or open `source` in its place and compare digests.
+        """Return the tokenizer of the only profile; or open `source` and compare its digest.
+
+        Args:
+            profile: id of the profile, or None.
+            source: path or object; None: the tokenizer that the keys were made with.
 
         Raises:
-            TokenizerMismatch: none is known, or it is another one.
+            TokenizerMismatch: there is no tokenizer, or `source` has another digest.
         """
         self.scoring_keys(profile)
         if self._tokenizer is None:
@@ -163,8 +130,8 @@ class ForeignKeys(Keys, abc.ABC):
         return len(self.keys)
 
 
-def runs_of_ids(token_ids: Ids, n_gram: int, vocab_size: int) -> NDArray[np.bool_]:
-    """Tell where n ids of [0, V) end, [T]: `reference.is_scored` without unmarked ids, and for any V fast."""
+def ends_n_gram(token_ids: Ids, n_gram: int, vocab_size: int) -> NDArray[np.bool_]:
+    """Return at which positions [T] the last n ids are all in [0, V)."""
     known = (token_ids >= 0) & (token_ids < vocab_size)
     scored = known.copy()
     scored[: n_gram - 1] = False
@@ -173,8 +140,8 @@ def runs_of_ids(token_ids: Ids, n_gram: int, vocab_size: int) -> NDArray[np.bool
     return scored
 
 
-def checked_integer(what: str, value: Any, low: int, high: int, *, secret: bool = False) -> int:
-    """Return `value` as an int, if it is an integer (of NumPy too) from `low` to `high`.
+def checked_integer(argument: str, value: Any, low: int, high: int, *, secret: bool = False) -> int:
+    """Return `value` as an int if it is an integer (of Python or NumPy) from `low` to `high`.
 
     Raises:
         InputError: it is not. The message does not show a secret.
@@ -186,5 +153,5 @@ def checked_integer(what: str, value: Any, low: int, high: int, *, secret: bool 
     if number is None or not low <= number <= high:
         kind = f"a {type(value).__name__}" if number is None else "an integer out of range"
         got = kind if secret else f"{value!r:.80}"
-        raise InputError(f"{what}: got {got}, expected an integer from {low} to {high}")
+        raise InputError(f"{argument}: got {got}, expected an integer from {low} to {high}")
     return number

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from iet.errors import InputError
 from iet.marks.families import BernoulliSum, Family, sum_family
-from iet.marks.foreign.keys import Ids, checked_integer, runs_of_ids
+from iet.marks.foreign.keys import Ids, checked_integer, ends_n_gram
 from iet.marks.foreign.scheme import EngineScheme, Keys, Mask
 from iet.native import foreign
 from iet.native.load import cpu
@@ -27,7 +27,7 @@ class Kgw(EngineScheme):
             "selfhash" `context_width`, 1 to 16: the token itself is one of the ids that are hashed.
         greenlist_ratio: γ, above 0 and below 1.
         seeding_scheme: "lefthash" or "selfhash".
-        version: of this reading of the engine.
+        version: as in `EngineScheme`.
     """
 
     n_gram: int = 0
@@ -51,7 +51,7 @@ class Kgw(EngineScheme):
 
     @property
     def evidence_ids(self) -> int:
-        """With "selfhash" 1: whatever stands before, the least hash may be the token's own."""
+        """With "selfhash" 1, because the least hash may be that of the token itself."""
         return self.n_gram if self.seeding_scheme == "lefthash" else 1
 
     def _green(self, vocab_size: int) -> int:
@@ -63,23 +63,23 @@ class Kgw(EngineScheme):
             )
         return green
 
-    def family(self, vocab_size: int) -> Family:
-        """Return the null law of the scores."""
+    def law(self, vocab_size: int) -> Family:
+        """Return the null distribution of the scores."""
         return sum_family("kgw", BernoulliSum((1,), self._green(vocab_size) / vocab_size, 0.0, 1.0))
 
-    def checked_key(self, what: str, key: Any) -> tuple[int, ...]:
+    def checked_key(self, argument: str, key: Any) -> tuple[int, ...]:
         """Return a key as numbers, or raise an InputError that does not show it."""
-        return (checked_integer(what, key, 1, (1 << 63) - 1, secret=True),)
+        return (checked_integer(argument, key, 1, (1 << 63) - 1, secret=True),)
 
     def effective_key(self, key: tuple[int, ...]) -> tuple[int, ...]:
-        """Return what of a key its scores depend on: its low 32 bits, but of the largest and with "selfhash".
+        """Return the low 32 bits of a key, which determine its scores.
 
-        There the others make some lists different, and leave the rest as they are.
+        With "selfhash", and for the largest keys, the other bits change some lists but not all.
         """
         return (key[0] & 0xFFFFFFFF,)
 
     def scored(self, texts: Texts, vocab_size: int) -> Mask:
-        """Tell which positions are scored, and not alike under every key, [N]."""
+        """Return which positions [N] are scored, with scores that differ between keys."""
         scored = super().scored(texts, vocab_size)
         if self.seeding_scheme == "lefthash":  # after id 0 the list is the same under every key
             scored[1:] &= texts.ids[:-1] != 0
@@ -88,20 +88,20 @@ class Kgw(EngineScheme):
     def scores(
         self, ids: Ids, scored: Mask, keys: Keys, vocab_size: int, prepared: Any, threads: int
     ) -> NDArray[Any]:
-        """Return x_j [T, K], also after id 0, where `scored` is false."""
+        """Return x_j [N, K], also after id 0, which `scored` excludes."""
         green = self._green(vocab_size)
         scores = np.zeros((len(ids), len(keys)), np.float32)
-        where = np.flatnonzero(runs_of_ids(ids, self.n_gram, vocab_size))
-        if not len(where):
+        positions = np.flatnonzero(ends_n_gram(ids, self.n_gram, vocab_size))
+        if not len(positions):
             return scores
-        # A list is made once for each distinct context, for each of the distinct tokens after it.
-        n_grams = ids[where[:, None] + np.arange(1 - self.n_gram, 1)]
+        # Each distinct context needs one green list, for the distinct tokens that follow it.
+        n_grams = ids[positions[:, None] + np.arange(1 - self.n_gram, 1)]
         if self.seeding_scheme == "lefthash":
             pairs, pair = np.unique(n_grams[:, 0] * vocab_size + n_grams[:, 1], return_inverse=True)
             contexts, context, counts = np.unique(
                 pairs // vocab_size, return_inverse=True, return_counts=True
             )
-            # Those with most tokens first: lists that are made side by side then have as many to find.
+            # Contexts with most tokens first, so that lists that are made in parallel have similar lengths.
             falling = np.argsort(-counts, kind="stable")
             order = np.argsort(-counts[context], kind="stable")
             contexts, counts, tokens = contexts[falling], counts[falling], pairs[order] % vocab_size
@@ -111,11 +111,11 @@ class Kgw(EngineScheme):
             counts, tokens = np.ones(len(contexts), np.int64), contexts[:, -1]
         offsets = np.append(0, np.cumsum(counts))
         tokens = np.ascontiguousarray(tokens, np.uint32)
-        found = np.empty((len(tokens), len(keys)), np.uint8)
+        is_green = np.empty((len(tokens), len(keys)), np.uint8)
         for column, key in enumerate(keys.tolist()):
             seeds = _left_seeds(key, contexts) if contexts.ndim == 1 else _self_seeds(key, contexts)
-            found[:, column] = _green_tokens(seeds, offsets, tokens, vocab_size, green, threads)
-        scores[where] = found[pair.reshape(-1)]
+            is_green[:, column] = _green_tokens(seeds, offsets, tokens, vocab_size, green, threads)
+        scores[positions] = is_green[pair.reshape(-1)]
         return scores
 
 
@@ -132,7 +132,7 @@ def _left_seeds(key: int, contexts: Ids) -> NDArray[np.uint32]:
 
 
 def _self_seeds(key: int, n_grams: Ids) -> NDArray[np.uint32]:
-    # The least of key·a·b as int64, a and b what a table makes of each id and of the last, then the same.
+    # The minimum of key·a·b as int64, with a and b the table entries of each id and of the last id.
     table = _hash_table(key & 0xFFFFFFFF)
     hashed = table[n_grams % len(table)].astype(np.int64) + 1
     with np.errstate(over="ignore"):
@@ -158,11 +158,12 @@ def _green_tokens(
     green: int,
     threads: int,
 ) -> NDArray[np.uint8]:
-    # Whether each token is in the green list of its seed; those of seeds[s] are [offsets[s], offsets[s + 1]).
+    # Whether each token is in the green list of its seed; seeds[s] has the tokens [offsets[s], offsets[s +
+    # 1]).
     if cpu is None:
-        each = np.repeat(seeds, np.diff(offsets))
-        return foreign.green_tokens(each, tokens, vocab_size, green).astype(np.uint8)
-    found = np.empty(len(tokens), np.uint8)
+        seed_of_token = np.repeat(seeds, np.diff(offsets))
+        return foreign.green_tokens(seed_of_token, tokens, vocab_size, green).astype(np.uint8)
+    is_green = np.empty(len(tokens), np.uint8)
     cpu.kgw_green(
         vocab_size,
         green,
@@ -170,7 +171,7 @@ def _green_tokens(
         len(seeds),
         offsets.ctypes.data,
         tokens.ctypes.data,
-        found.ctypes.data,
+        is_green.ctypes.data,
         threads,
     )
-    return found
+    return is_green

@@ -1,4 +1,4 @@
-"""What every mark of a serving engine says of itself: its parameters, its keys, its scores, its null law."""
+"""The base of the schemes of serving engines: parameters, keys, scores, null distribution."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from iet.marks.families import Family
-from iet.marks.foreign.keys import Ids, runs_of_ids
+from iet.marks.foreign.keys import Ids, ends_n_gram
+from iet.marks.scheme import AnyScheme
 from iet.native.pairs import number_pairs_of
 from iet.native.texts import Texts
 
@@ -19,11 +19,12 @@ Mask = NDArray[np.bool_]
 
 
 @dataclasses.dataclass(frozen=True)
-class EngineScheme(abc.ABC):
-    """The choices behind an engine's mark that a reader must know.
+class EngineScheme(AnyScheme):
+    """The parameters of an engine's mark that a reader must know.
 
     Attributes:
-        n_gram: n: a score depends on a token and the n-1 ids before it.
+        n_gram: n; a score depends on a token and the n-1 ids before it.
+        version: of this implementation of the engine's mark.
     """
 
     n_gram: int = 0
@@ -32,52 +33,43 @@ class EngineScheme(abc.ABC):
     name: ClassVar[str]
 
     @abc.abstractmethod
-    def family(self, vocab_size: int) -> Family:
-        """Return the null law of the scores."""
-
-    @abc.abstractmethod
-    def checked_key(self, what: str, key: Any) -> tuple[int, ...]:
+    def checked_key(self, argument: str, key: Any) -> tuple[int, ...]:
         """Return a key as numbers, or raise an InputError that does not show it."""
 
     def effective_key(self, key: tuple[int, ...]) -> tuple[int, ...]:
-        """Return what of a key its scores depend on: two keys with the same have the same scores."""
+        """Return the part of a key that determines the scores: keys are distinct if this part differs."""
         return key
 
     @abc.abstractmethod
     def scores(
         self, ids: Ids, scored: Mask, keys: Keys, vocab_size: int, prepared: Any, threads: int
     ) -> NDArray[Any]:
-        """Return x_j [N, K] of joined texts, of which `scored` says what is scored."""
+        """Return x_j [N, K] of joined texts, 0 where not `scored`; `prepared`: see `prepare`."""
 
     def prepare(self, keys: Keys) -> Any:
-        """Return what a text does not change and is worth keeping, an array [..., K], or None."""
+        """Return an array [..., K] that depends on the keys only and is worth caching, or None."""
         return None
 
     @staticmethod
     def is_list(key: Any) -> bool:
-        """Tell whether this is a list of keys, not a key."""
+        """Return whether `key` is a list of keys instead of one key."""
         return isinstance(key, (list, tuple)) or (isinstance(key, np.ndarray) and key.ndim > 0)
 
     def scored(self, texts: Texts, vocab_size: int) -> Mask:
-        """Tell which positions are scored, and not alike under every key, [N]."""
-        return runs_of_ids(texts.ids, self.n_gram, vocab_size)
+        """Return which positions [N] are scored, with scores that differ between keys."""
+        return ends_n_gram(texts.ids, self.n_gram, vocab_size)
 
     def pair_numbers(self, texts: Texts, counting: Mask) -> tuple[Ids, Mask]:
-        """Number the positions of each text that are `counting`: the same number, no new evidence.
+        """Number the positions of each text that are in `counting`; equal numbers add no evidence.
 
         Returns:
-            Numbers [N] from 0 in the order of first occurrence, else -1; which of them stood before [N].
+            Numbers [N] from 0 in the order of first occurrence, else -1; which numbers are repeats [N].
         """
         return number_pairs_of(texts.ids, counting, texts.starts, texts.ends, self.evidence_ids)
 
-    @property
-    def evidence_ids(self) -> int:
-        """Number of ids, the token's the last, of which another one makes another score: n."""
-        return self.n_gram
-
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {"name": self.name, **dataclasses.asdict(self)}
+        return {"name": self.name, **super().to_dict()}
 
     def __str__(self) -> str:
         values = {k: v for k, v in dataclasses.asdict(self).items() if k not in ("n_gram", "version")}

@@ -16,12 +16,13 @@ from iet.marks.foreign.keys import Ids, checked_integer
 from iet.marks.foreign.scheme import EngineScheme, Keys, Mask
 from iet.native import foreign
 from iet.native.load import cpu
+from iet.native.pairs import merged_numbers_of, number_pairs_of
 from iet.native.texts import Texts
 
 MAX_DEPTH = 100
-"""Keys of one agent, one for each depth."""
+"""Maximum number of keys of one agent, one for each depth."""
 
-_TABLES = 1 << 26  # bytes of tables that keys hold on to
+_TABLES = 1 << 26  # maximum bytes of cached tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +38,8 @@ class SynthId(EngineScheme):
         sampling_table_size: a power of two from 2 to 2^24.
         sampling_table_seed: 0 to 2^32 - 1.
         weighted: w_d falls from 10 to 1 over the D depths, as in the paper's weighted mean; else it is 1.
-        depth: D, keys of an agent, 1 to 100. Default: as many as the first agent has.
-        version: of this reading of the engine.
+        depth: D, number of keys of an agent, 1 to 100. Default: that of the first agent.
+        version: as in `EngineScheme`.
     """
 
     n_gram: int = 5
@@ -67,50 +68,48 @@ class SynthId(EngineScheme):
         weights = 10 * last - 9 * np.arange(self.depth) if falling else np.ones(self.depth)
         return weights.astype(np.int64)
 
-    def family(self, vocab_size: int) -> Family:
-        """Return the null law of the scores."""
-        draws = _draws(self)
-        if not 0 < draws.chance < 1:
+    def law(self, vocab_size: int) -> Family:
+        """Return the null distribution of the scores."""
+        bits = _law(self)
+        if not 0 < bits.chance < 1:
             raise InputError(
                 f"sampling_table_seed: got {self.sampling_table_seed}, whose table of"
-                f" {self.sampling_table_size} has {draws.chance:g} ones an entry; expected some, and not all"
+                f" {self.sampling_table_size} has {bits.chance:g} ones an entry; expected some, and not all"
             )
-        return sum_family("synthid", draws)
+        return sum_family("synthid", bits)
 
-    def checked_key(self, what: str, key: Any) -> tuple[int, ...]:
+    def checked_key(self, argument: str, key: Any) -> tuple[int, ...]:
         """Return a key as numbers, or raise an InputError that does not show it."""
         if not EngineScheme.is_list(key) or len(key) != self.depth:
             got = f"{len(key)} of them" if EngineScheme.is_list(key) else f"a {type(key).__name__}"
-            raise InputError(f"{what}: got {got}, expected a list of {self.depth} integers (depth)")
-        return tuple(checked_integer(what, number, 0, (1 << 63) - 1, secret=True) for number in key)
+            raise InputError(f"{argument}: got {got}, expected a list of {self.depth} integers (depth)")
+        return tuple(checked_integer(argument, number, 0, (1 << 63) - 1, secret=True) for number in key)
 
     def effective_key(self, key: tuple[int, ...]) -> tuple[int, ...]:
-        """Return what of a key its scores depend on: what the table takes, of equal weights in any order."""
-        taken = [number % self.sampling_table_size for number in key]
-        return tuple(taken if self.weighted else sorted(taken))
+        """Return the numbers of a key modulo the table size, sorted if the weights are equal."""
+        reduced = [number % self.sampling_table_size for number in key]
+        return tuple(reduced if self.weighted else sorted(reduced))
 
     @staticmethod
     def is_list(key: Any) -> bool:
-        """Tell whether this is a list of keys, not a key."""
+        """Return whether `key` is a list of keys instead of one key."""
         return EngineScheme.is_list(key) and len(key) > 0 and EngineScheme.is_list(key[0])
 
     def pair_numbers(self, texts: Texts, counting: Mask) -> tuple[Ids, Mask]:
-        """Number the positions of each text that are `counting`: the same number, no new evidence."""
-        # No new evidence is what follows a context that stood before, which the engine leaves unmarked, and
-        # an n-gram with the hash of an earlier one: its g-values are the same under every key.
-        from iet.native.pairs import merged_numbers_of, number_pairs_of
-
-        where = texts.starts, texts.ends
+        """Number the contexts and the hashes of n-grams; see `EngineScheme.pair_numbers`."""
+        # The engine does not mark the token after a repeated context. An n-gram with the hash of an earlier
+        # n-gram has the same g-values under every key. Neither adds evidence.
+        bounds = texts.starts, texts.ends
         hashes = np.zeros(len(texts.ids), np.int64)
         if len(hashes) >= self.n_gram:
             n_grams = np.lib.stride_tricks.sliding_window_view(texts.ids, self.n_gram)
             hashed = foreign.synthid_hash(n_grams) & np.uint64(self.sampling_table_size - 1)
             hashes[self.n_gram - 1 :] = hashed
-        contexts, _ = number_pairs_of(texts.ids, counting, *where, self.n_gram, contexts=True)
-        return merged_numbers_of(contexts, number_pairs_of(hashes, counting, *where, 1)[0], *where)
+        contexts, _ = number_pairs_of(texts.ids, counting, *bounds, self.n_gram, contexts=True)
+        return merged_numbers_of(contexts, number_pairs_of(hashes, counting, *bounds, 1)[0], *bounds)
 
     def prepare(self, keys: Keys) -> Any:
-        """Return what a text does not change and is worth keeping, an array [..., K], or None."""
+        """Return the weighted sums of g-values by hash and key, [H, K]; None if they need too much memory."""
         size = self.sampling_table_size
         if cpu is None or size > 1 << 16 or self._entry.itemsize * size * len(keys) > _TABLES:
             return None
@@ -122,7 +121,7 @@ class SynthId(EngineScheme):
 
     def _tables(self, keys: Keys, threads: int) -> NDArray[Any]:
         size = self.sampling_table_size
-        # h goes to (h + k)·M + 1, so g is looked up in a table in that order: one rotation for each depth.
+        # h maps to (h + k)·M + 1. With the table in that order, each depth is a rotation of it by k.
         order = np.arange(size, dtype=np.uint64) * np.uint64(6364136223846793005) + np.uint64(1)
         g = _sampling_table(size, self.sampling_table_seed)[(order & np.uint64(size - 1)).astype(np.int64)]
         twice, weights = np.tile(g * np.uint8(255), 2), self._weights.astype(np.uint32)
@@ -145,21 +144,21 @@ class SynthId(EngineScheme):
     def scores(
         self, ids: Ids, scored: Mask, keys: Keys, vocab_size: int, prepared: Any, threads: int
     ) -> NDArray[Any]:
-        """Return x_j [T, K]."""
-        draws = _draws(self)
+        """Return x_j [N, K]."""
+        bits = _law(self)
         if cpu is None or self.sampling_table_size > 1 << 16:
             table = _sampling_table(self.sampling_table_size, self.sampling_table_seed)
-            places = np.flatnonzero(scored)
-            n_grams = ids[places[:, None] + np.arange(1 - self.n_gram, 1)]
+            positions = np.flatnonzero(scored)
+            n_grams = ids[positions[:, None] + np.arange(1 - self.n_gram, 1)]
             scores = np.zeros((len(ids), len(keys)), np.float32)
             for column, key in enumerate(keys):
                 sums = foreign.synthid_g_values(n_grams, key, table) @ self._weights
-                scores[places, column] = sums.astype(np.float32) * np.float32(draws.step) + np.float32(
-                    draws.low
+                scores[positions, column] = sums.astype(np.float32) * np.float32(bits.step) + np.float32(
+                    bits.low
                 )
             return scores
         scores = np.empty((len(ids), len(keys)), np.float32)
-        words = ids.astype(np.uint32)  # of which only what `scored` checks is read
+        words = ids.astype(np.uint32)  # the native loop reads scored positions only
         block = max(1, len(keys)) if prepared is not None else 256
         for first in range(0, len(keys), block):
             tables = self._tables(keys[first : first + block], threads) if prepared is None else prepared
@@ -174,8 +173,8 @@ class SynthId(EngineScheme):
                 words.ctypes.data,
                 scored.ctypes.data,
                 len(ids),
-                draws.step,
-                draws.low,
+                bits.step,
+                bits.low,
                 part.ctypes.data,
                 threads,
             )
@@ -185,8 +184,8 @@ class SynthId(EngineScheme):
 
 
 @functools.lru_cache(maxsize=16)
-def _draws(scheme: SynthId) -> BernoulliSum:
-    # The share of ones in the table is the chance of a 1, and not quite 1/2.
+def _law(scheme: SynthId) -> BernoulliSum:
+    # The probability of a 1 is the share of ones in the table, which is not exactly 1/2.
     weights = scheme._weights
     norm = math.sqrt(float((weights.astype(np.float64) ** 2).sum()))
     ones = float(_sampling_table(scheme.sampling_table_size, scheme.sampling_table_seed).mean())

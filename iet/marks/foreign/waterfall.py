@@ -3,8 +3,8 @@
     p = RandomState((id, *context)).permutation(V)          context: the n-1 token ids before
     logits[v] += κ·φ(p[v])        x_j = φ(p[y_j])           (docs/internals/waterfall.md)
 
-It exists to make and to read the runs of the paper, which marked with that package and the ids 42, 43, ...
-An id is no secret: whoever knows the scheme can try them all. For text of your own use a `Registry`.
+It serves to make and to read the runs of the paper, which used that package and the ids 42, 43, ...
+Ids are not secret: all of them can be tried. For your own text use a `Registry`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from iet.errors import InputError, RegistryError
 from iet.marks.families import FAMILIES, Family
 from iet.marks.foreign.keys import ForeignKeys, ForeignProfile, Ids, checked_integer
 from iet.marks.names import checked_name
-from iet.marks.scheme import MAX_N_GRAM, MAX_VOCAB_SIZE, MIN_N_GRAM, canonical_digest
+from iet.marks.scheme import MAX_N_GRAM, MAX_VOCAB_SIZE, MIN_N_GRAM, AnyScheme, canonical_digest
 from iet.marks.tokenizer import Tokenizer
 from iet.native import foreign
 from iet.native.load import check_environment, cpu
@@ -31,35 +31,30 @@ MAX_KEY = (1 << 32) - 1
 """The largest integer id: `RandomState` takes 32 bits."""
 
 MIN_VOCAB_SIZE = 3
-"""Below it the package has no frequency to mark with."""
+"""The package has no frequency for smaller vocabularies."""
 
 
 @dataclasses.dataclass(frozen=True)
-class WaterfallScheme:
-    """The choices behind a mark of the package that a reader must know; κ is not among them.
+class WaterfallScheme(AnyScheme):
+    """The parameters of the package's mark that a reader must know; κ is not one of them.
 
     Attributes:
         n_gram: n, 2 to 16. The n-1 ids before a position seed its permutation.
         k_p: 1 to M = ⌊(V-1)/2⌋ is the frequency of a cosine, M+1 to 2M of a sine (frequency k_p - M).
-        version: of this reading of the package.
+        version: of this implementation of the package's mark.
     """
 
     n_gram: int = 2
     k_p: int = 1
     version: int = 1
 
-    def family(self, vocab_size: int) -> Family:
-        """Return that of "fourier": a cosine or sine of a uniform rank has the same null law."""
+    def law(self, vocab_size: int) -> Family:
+        """Return family "fourier": a cosine or sine of a uniform rank has the same null distribution."""
         return FAMILIES["fourier"]
-
-    @property
-    def evidence_ids(self) -> int:
-        """Number of ids, the token's the last, of which another one makes another score: n."""
-        return self.n_gram
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {"name": "waterfall", **dataclasses.asdict(self)}
+        return {"name": "waterfall", **super().to_dict()}
 
     def __str__(self) -> str:
         return f"waterfall, n {self.n_gram}, k_p {self.k_p}"
@@ -68,7 +63,7 @@ class WaterfallScheme:
 class WaterfallKeys(ForeignKeys):
     """Agents under the integer ids that the Waterfall package marked them with.
 
-    `score_tokens` and an `Auditor` take them as they take a `Registry`. They never change.
+    `score_tokens` and an `Auditor` accept them like a `Registry`. They never change.
 
     >>> keys = WaterfallKeys({"planner": 42, "critic": 43}, vocab_size=32000)
     >>> keys
@@ -85,9 +80,9 @@ class WaterfallKeys(ForeignKeys):
         k_p: 1 to 2·⌊(V-1)/2⌋, see `WaterfallScheme`.
 
     Raises:
-        InputError: no agents, two with one id, neither a tokenizer nor a vocabulary size, or a value out of
-            range.
-        TokenizerMismatch: no tokenizer can be read there.
+        InputError: there are no agents, two have one id, there is neither a tokenizer nor a vocabulary size,
+            or a value is out of range.
+        TokenizerMismatch: the tokenizer cannot be read.
     """
 
     def __init__(
@@ -107,7 +102,9 @@ class WaterfallKeys(ForeignKeys):
             checked_integer(f"keys: id of {checked_name(name)!r}", id, 0, MAX_KEY)
             for name, id in keys.items()
         ]
-        _refuse_repeats(ids)
+        for i, id in enumerate(ids):
+            if id in ids[:i]:
+                raise InputError(f"keys: got the id {id} twice, expected one of its own for each agent")
         if tokenizer is None and vocab_size is None:
             raise InputError("vocab_size: got neither it nor a tokenizer, expected one of them")
         opened = None if tokenizer is None else Tokenizer(tokenizer)
@@ -125,26 +122,21 @@ class WaterfallKeys(ForeignKeys):
         for array in (self.keys, self.owners):
             array.setflags(write=False)
         self.scheme = scheme
-        self.profile = ForeignProfile(
-            scheme,
-            vocab_size,
-            None if opened is None else opened.digest,
-            None if opened is None else opened.source,
-        )
+        self.profile = ForeignProfile.of(scheme, vocab_size, opened)
         self._tokenizer = opened
 
     @classmethod
     def unnamed(
         cls, keys: Sequence[int], *, vocab_size: int | None = None, n_gram: int = 2, k_p: int = 1
     ) -> WaterfallKeys:
-        """Return integer ids [K] without agents, to score token ids with.
+        """Return integer ids [K] without agents, to score token ids.
 
         >>> WaterfallKeys.unnamed([42], vocab_size=32000).names
         ('42',)
 
         Args:
-            keys: a list of ids, each once.
-            vocab_size: V, which is needed: the permutations depend on it.
+            keys: distinct ids.
+            vocab_size: V, required because the permutations depend on it.
             n_gram, k_p: as for `WaterfallKeys`.
 
         Raises:
@@ -161,20 +153,20 @@ class WaterfallKeys(ForeignKeys):
 
     @property
     def digest(self) -> str:
-        """BLAKE2b-256, in hex, of profile, names and ids: what a report calls its registry's digest."""
+        """BLAKE2b-256, in hex, of profile, names and ids; reports call it the digest of the registry."""
         return canonical_digest({"profile": self.profile.digest, "agents": self._ids()})
 
     @property
     def k_p(self) -> NDArray[np.int64]:
         """Frequencies of the cosine or the sine [K]."""
-        most = (self.profile.vocab_size - 1) // 2  # beyond it they are of sines
-        return np.full(len(self), (self.scheme.k_p - 1) % most + 1)
+        max_frequency = (self.profile.vocab_size - 1) // 2  # larger values of k_p are sines
+        return np.full(len(self), (self.scheme.k_p - 1) % max_frequency + 1)
 
     def key(self, name: str) -> int:
         """Return an agent's integer id.
 
         Raises:
-            RegistryError: there is no such agent.
+            RegistryError: the agent is unknown.
         """
         ids = self._ids()
         if name not in ids:
@@ -182,19 +174,19 @@ class WaterfallKeys(ForeignKeys):
         return ids[name]
 
     def _ids(self) -> dict[str, int]:
-        # Of the agents in `owners`, which after `subset` are not all of `names`.
+        # After `subset`, `owners` does not contain all of `names`.
         return {
             self.names[owner]: id for owner, id in zip(self.owners.tolist(), self.keys.tolist(), strict=True)
         }
 
     def scores(self, token_ids: Ids, num_threads: int) -> NDArray[np.float64]:
-        """Return x_j [T, K] of `token_ids`: `score_tokens`, which checks them and `num_threads`, here."""
+        """Return x_j [T, K] of `token_ids`: `score_tokens` without its check of `num_threads`."""
         return _scores(token_ids, self, num_threads)
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={id}" for name, id in itertools.islice(self._ids().items(), 20))
+        ids = ", ".join(f"{name}={id}" for name, id in itertools.islice(self._ids().items(), 20))
         more = f" and {len(self) - 20} more" if len(self) > 20 else ""
-        return f"WaterfallKeys({shown}{more}; {self.profile.scheme}, V {self.profile.vocab_size})"
+        return f"WaterfallKeys({ids}{more}; {self.profile.scheme}, V {self.profile.vocab_size})"
 
 
 def _scores(ids: Ids, keys: WaterfallKeys, threads: int) -> NDArray[np.float64]:
@@ -203,27 +195,27 @@ def _scores(ids: Ids, keys: WaterfallKeys, threads: int) -> NDArray[np.float64]:
     if cpu is None:
         return foreign.waterfall_scores(ids, n_gram, keys=keys.keys, k_p=k_p, vocab_size=vocab_size)
     scores = np.zeros((len(ids), len(keys)))
-    where = np.arange(n_gram - 1, len(ids))
-    contexts = ids[where[:, None] + np.arange(1 - n_gram, 0)]
-    scored = (ids[where] >= 0) & (ids[where] < vocab_size) & (contexts >= 0).all(axis=1)
+    positions = np.arange(n_gram - 1, len(ids))
+    contexts = ids[positions[:, None] + np.arange(1 - n_gram, 0)]
+    scored = (ids[positions] >= 0) & (ids[positions] < vocab_size) & (contexts >= 0).all(axis=1)
     seeded = scored & (contexts < vocab_size).all(axis=1)
     phi = foreign.waterfall_phi(vocab_size, k_p)
-    unseeded = where[scored & ~seeded]
+    unseeded = positions[scored & ~seeded]
     scores[unseeded] = phi[ids[unseeded], None]
-    where, contexts = where[seeded], contexts[seeded]
-    if len(where) == 0:
+    positions, contexts = positions[seeded], contexts[seeded]
+    if len(positions) == 0:
         return scores
-    # A permutation is made once for each distinct context, so contexts are numbered, then pairs with a token.
-    number = np.zeros(len(where), dtype=np.int64)
+    # Each distinct context needs one permutation. So number the contexts, then the (context, token) pairs.
+    number = np.zeros(len(positions), dtype=np.int64)
     for column in contexts.T:  # numbers stay below T, products below 2^63
         number = np.unique(number * vocab_size + column, return_inverse=True)[1]
     distinct = np.unique(number, return_index=True)[1]
-    pairs, pair = np.unique(number * vocab_size + ids[where], return_inverse=True)
+    pairs, pair = np.unique(number * vocab_size + ids[positions], return_inverse=True)
     context_ids = np.ascontiguousarray(contexts[distinct], dtype=np.uint32)
     offsets = np.searchsorted(pairs, np.arange(len(distinct) + 1) * vocab_size).astype(np.int64)
     tokens = (pairs % vocab_size).astype(np.uint32)
     ranks = _ranks(vocab_size, keys.keys, context_ids, offsets, tokens, threads)
-    scores[where] = phi[ranks.T[pair]]
+    scores[positions] = phi[ranks.T[pair]]
     return scores
 
 
@@ -262,7 +254,7 @@ def waterfall_permutation(key: int, context: Sequence[int], vocab_size: int) -> 
         vocab_size: V, 1 to 2^24.
 
     Raises:
-        InputError: a value is no integer or out of range.
+        InputError: a value is not an integer, or is out of range.
     """
     check_environment()
     vocab_size = checked_integer("vocab_size", vocab_size, 1, MAX_VOCAB_SIZE)
@@ -276,11 +268,3 @@ def waterfall_permutation(key: int, context: Sequence[int], vocab_size: int) -> 
     ranks = np.empty(vocab_size, dtype=np.uint32)
     cpu.waterfall_permute(vocab_size, seed.ctypes.data, len(seed), ranks.ctypes.data)
     return ranks
-
-
-def _refuse_repeats(ids: list[int]) -> None:
-    seen: set[int] = set()
-    for id in ids:
-        if id in seen:
-            raise InputError(f"keys: got the id {id} twice, expected one of its own for each agent")
-        seen.add(id)
