@@ -35,9 +35,10 @@ from tqdm import tqdm
 from benchmarks.accuracy import regimes, texts
 from benchmarks.recording import columns, exit_code, finish, parser, table
 from benchmarks.statistics import ratio
-from iet.audit.attribution import Attribution, attribute_one
+from iet.audit.attribution import attribute
 from iet.audit.auditor import Auditor
 from iet.audit.metrics import token_labels
+from iet.report.result import AuditResult
 
 LEVELS = (0.05, 0.01, 0.001)
 EDGES = (0.0, 1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
@@ -62,58 +63,68 @@ def measured(case: regimes.Case) -> Counts:
     counts["characters"] = characters[truth >= 0].sum()
     for level in LEVELS:
         plan = Auditor(case.registry, level=level).plan
-        found = attribute_one(plan, case.talk.text, encoding)
+        found = attribute(plan, [case.talk.text], [encoding])
         _segments(counts, found, truth, level)
         counts[f"segments/{level}/right"] = _named(found, truth, characters)[1]
         if level == 0.01:
             _shares(counts, found, truth)
             _errors(counts, found, truth)
         plan = Auditor(case.registry, level=level, attributed="tokens").plan
-        wrong, right = _named(attribute_one(plan, case.talk.text, encoding), truth, characters)
+        wrong, right = _named(attribute(plan, [case.talk.text], [encoding]), truth, characters)
         counts[f"tokens/{level}/named"], counts[f"tokens/{level}/wrong"] = wrong + right, wrong
         counts[f"tokens/{level}/right"] = right
     return dict(counts)
 
 
-def _segments(counts: Counts, found: Attribution, truth: NDArray[np.int64], level: float) -> None:
-    for s in np.flatnonzero(found.attributed).tolist():
+def _attributed(result: AuditResult) -> list[int]:
+    return np.flatnonzero(_column(result, "agent") >= 0).tolist()
+
+
+def _column(result: AuditResult, name: str) -> NDArray[Any]:
+    column = result.segments[name]
+    assert column is not None
+    return column
+
+
+def _segments(counts: Counts, result: AuditResult, truth: NDArray[np.int64], level: float) -> None:
+    for s in _attributed(result):
         counts[f"segments/{level}/all"] += 1
-        counts[f"segments/{level}/false"] += not _holds(found, truth, s).any()
+        counts[f"segments/{level}/false"] += not _is_guess(result, truth, s).any()
 
 
-def _holds(found: Attribution, truth: NDArray[np.int64], s: int) -> NDArray[np.bool_]:
-    return np.asarray(truth[found.starts[s] : found.ends[s]] == found.guesses[s])
+def _is_guess(result: AuditResult, truth: NDArray[np.int64], s: int) -> NDArray[np.bool_]:
+    """Return which tokens of a segment are its best guess's."""
+    inside = slice(_column(result, "start")[s], _column(result, "end")[s])
+    return np.asarray(truth[inside] == _column(result, "best_guess")[s])
 
 
-def _named(found: Attribution, truth: NDArray[np.int64], characters: Floats) -> tuple[float, float]:
+def _named(result: AuditResult, truth: NDArray[np.int64], characters: Floats) -> tuple[float, float]:
     """Return how many characters are named wrongly and rightly."""
-    names = np.repeat(np.where(found.attributed, found.guesses, -1), found.ends - found.starts)
+    names = np.repeat(_column(result, "agent"), _column(result, "end") - _column(result, "start"))
     named, right = names >= 0, names == truth
     return float(characters[named & ~right].sum()), float(characters[named & right].sum())
 
 
-def _shares(counts: Counts, found: Attribution, truth: NDArray[np.int64]) -> None:
-    sure = found.certainty
-    assert sure is not None
-    for s in np.flatnonzero(found.attributed).tolist():
-        holds = _holds(found, truth, s)
-        near = 0.5 / len(holds)
-        counts["share/tokens"] += len(holds)
-        counts["share/stated"] += float(sure.means[s]) * len(holds)
-        counts["share/right"] += holds.sum()
-        counts["share/covered"] += bool(sure.lows[s] - near <= holds.mean() <= sure.highs[s] + near)
-        counts["share/width"] += float(sure.highs[s] - sure.lows[s])
+def _shares(counts: Counts, result: AuditResult, truth: NDArray[np.int64]) -> None:
+    means, lows, highs = (_column(result, name) for name in ("posterior", "share_low", "share_high"))
+    for s in _attributed(result):
+        is_guess = _is_guess(result, truth, s)
+        near = 0.5 / len(is_guess)
+        counts["share/tokens"] += len(is_guess)
+        counts["share/stated"] += float(means[s]) * len(is_guess)
+        counts["share/right"] += is_guess.sum()
+        counts["share/covered"] += bool(lows[s] - near <= is_guess.mean() <= highs[s] + near)
+        counts["share/width"] += float(highs[s] - lows[s])
 
 
-def _errors(counts: Counts, found: Attribution, truth: NDArray[np.int64]) -> None:
-    sure = found.certainty
-    assert sure is not None
-    told = found.evidence[0, found.guesses] <= math.log(0.01)
-    for s in np.flatnonzero(told & (found.agents >= 0)).tolist():
-        which = min(int(np.searchsorted(EDGES, sure.errors[s], "right")) - 1, len(EDGES) - 2)
+def _errors(counts: Counts, result: AuditResult, truth: NDArray[np.int64]) -> None:
+    errors = _column(result, "error")
+    is_found = result.evidence[0, _column(result, "best_guess")] <= math.log(0.01)
+    for s in np.flatnonzero(is_found & (_column(result, "decoded") >= 0)).tolist():
+        which = min(int(np.searchsorted(EDGES, errors[s], "right")) - 1, len(EDGES) - 2)
         counts[f"error/{which}/all"] += 1
-        counts[f"error/{which}/stated"] += float(sure.errors[s])
-        counts[f"error/{which}/false"] += not _holds(found, truth, s).any()
+        counts[f"error/{which}/stated"] += float(errors[s])
+        counts[f"error/{which}/false"] += not _is_guess(result, truth, s).any()
 
 
 def figures(rows: Sequence[Counts]) -> dict[str, Any]:

@@ -11,45 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from iet.audit.columns import SEGMENT_AGENTS, SEGMENT_FLOATS, SEGMENT_INTEGERS, SEGMENT_SESSIONS, Results
 from iet.audit.records import audit_records
 from iet.errors import InputError, ShapeError
 from iet.native.arrays import Int64s
+from iet.report.arrow import FOUND, SCHEMA
+from iet.report.result import AuditResult
 
 if TYPE_CHECKING:
     from iet.audit.auditor import Auditor
-
-SEGMENT = pa.struct(
-    [
-        *((name, pa.int64()) for name in SEGMENT_INTEGERS),
-        *((name, pa.string()) for name in (*SEGMENT_AGENTS, *SEGMENT_SESSIONS)),
-        *((name, pa.float64()) for name in SEGMENT_FLOATS),
-    ]
-)
-"""One segment, as in `iet.report.Segment`; `log_p` is a natural logarithm.
-`session` is null for an auditor without `sessions`."""
-
-DOCUMENT = pa.struct(
-    [
-        ("tokens", pa.int64()),
-        ("scored", pa.int64()),
-        ("repeated", pa.int64()),
-        ("template", pa.int64()),
-        ("published", pa.int64()),
-        ("invisible", pa.int64()),
-        ("log_p", pa.float64()),
-        ("coverage", pa.float64()),
-        ("best_agent", pa.string()),
-        ("found", pa.list_(pa.string())),
-    ]
-)
-"""One document, as in `iet.report.Report`; `best_agent` is the one with the lowest log p, null if none is
-below 0; `found` has the agents that are found at the auditor's level, the surest first. `template` counts the
-scored tokens that are no evidence here because they are in another document: 0 without `templates`.
-`published` is that of the report, 0 for an auditor without an index."""
-
-SCHEMA = pa.schema([("problem", pa.string()), *DOCUMENT, ("segments", pa.list_(SEGMENT))])
-"""What `audit_batch` returns. `problem` says what is wrong with a record, whose other columns are null."""
 
 
 def audit_batch(
@@ -87,7 +56,7 @@ def audit_batch(
     name, ids = chosen_column(batch.schema.names, text_column, ids_column)
     check_type(batch.schema.field(name), ids)
     check_readable(auditor, ids)
-    problems, parts = list[str | None](), list[Results]()
+    problems, parts = list[str | None](), list[AuditResult]()
     for reasons, results in audit_records(
         auditor, values_of(batch.column(name), ids), ids=ids, elsewhere=elsewhere
     ):
@@ -97,7 +66,7 @@ def audit_batch(
     # A null takes no row of the results.
     places = pa.array(np.where(good, np.cumsum(good) - 1, 0), mask=~good)
     found = pa.concat_tables(
-        [pa.Table.from_batches([_nested(part)]) for part in parts] or [_FOUND.empty_table()]
+        [pa.Table.from_batches([part.to_arrow()]) for part in parts] or [FOUND.empty_table()]
     )
     table = found.combine_chunks().take(places)
     table = table.add_column(0, SCHEMA.field("problem"), pa.array(problems, pa.string()))
@@ -177,51 +146,3 @@ def values_of(column: pa.Array, ids: bool) -> list[Any]:
     if column.flatten().null_count:
         return column.to_pylist()  # type: ignore[no-any-return]
     return [None if not row.is_valid else row.values.to_numpy(zero_copy_only=False) for row in column]
-
-
-def _nested(found: Results) -> pa.RecordBatch:
-    """Return a row for each document, with its segments in a list."""
-    documents, segments = document_columns(found), segment_columns(found)
-    lists = pa.ListArray.from_arrays(
-        _offsets(found.segment_counts),
-        pa.StructArray.from_arrays(list(segments.values()), fields=list(SEGMENT)),
-    )
-    return pa.RecordBatch.from_arrays([*documents.values(), lists], schema=_FOUND)
-
-
-_FOUND = pa.schema(list(SCHEMA)[1:])
-
-
-def document_columns(found: Results) -> dict[str, pa.Array]:
-    """Return the columns of `DOCUMENT` over the documents."""
-    columns = {name: pa.array(values) for name, values in found.documents.items()}
-    columns["best_agent"] = _named(found.names, found.best_agent)
-    columns["found"] = pa.ListArray.from_arrays(
-        _offsets(found.found_counts), _named(found.names, found.found)
-    )
-    return {field.name: columns[field.name] for field in DOCUMENT}
-
-
-def segment_columns(found: Results) -> dict[str, pa.Array]:
-    """Return the columns of `SEGMENT` over the segments of all documents."""
-    count = int(found.segment_counts.sum())
-    columns = {}
-    for field in SEGMENT:
-        values = found.segments[field.name]
-        if values is None:
-            columns[field.name] = pa.nulls(count, field.type)
-        elif field.name in SEGMENT_AGENTS:
-            columns[field.name] = _named(found.names, values)
-        elif field.name in SEGMENT_SESSIONS:
-            columns[field.name] = _named(found.sessions, values)
-        else:
-            columns[field.name] = pa.array(values, field.type)
-    return columns
-
-
-def _named(names: Sequence[str], indices: np.ndarray[Any, Any]) -> pa.Array:
-    return pa.array(names, pa.string()).take(pa.array(np.maximum(indices, 0), pa.int64(), mask=indices < 0))
-
-
-def _offsets(counts: np.ndarray[Any, Any]) -> pa.Array:
-    return pa.array(np.append(0, np.cumsum(counts)), pa.int32())

@@ -1,25 +1,20 @@
-"""Who wrote what in D texts: score, fit, decode, evidence, attribute. One text is the case D = 1."""
+"""Who wrote what in D texts: score, decode, evidence, attribution. One text is the case D = 1."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from iet.audit.alignment import Axis
-from iet.audit.certainty import Certainty, certainty, chance_factors, cut_by_token, doubted
-from iet.audit.decode import (
-    Decoded,
-    Spans,
-    decode,
-    decode_together,
-    name_pieces,
-    spans_of,
-)
+from iet.audit.align import TokenAlignment
+from iet.audit.certainty import certainty, chance_factors, cut_by_token, doubted
+from iet.audit.decode import Decoded, Spans, decode, decode_together, name_pieces, spans_of
+from iet.audit.details import boundary_columns, chosen_boundaries, details_of, published_shares
+from iet.audit.encode import TokenBatch
 from iet.audit.evidence import (
     activity_log_p,
     decoy_log_p,
@@ -33,258 +28,396 @@ from iet.audit.evidence import (
 from iet.audit.parts import Parts
 from iet.audit.plan import Plan
 from iet.audit.quotations import agreed
-from iet.audit.scoring import Columns, activity_of, owners_of, score
-from iet.audit.texts import Reading
+from iet.audit.score import ScoreMatrix, activity_of, owners_of, score
 from iet.marks.keys import Keys, KeyTable
-from iet.marks.sessions import OWN
+from iet.marks.sessions import OWN, sessions_digest
 from iet.marks.tokenizer import Encoding
 from iet.native.arrays import Bools, Float32s, Float64s, Int64s
+from iet.report.result import DOCUMENT_DTYPES, SEGMENT_DTYPES, AuditResult, FoundSession, concatenated
 
-_NOWHERE = np.zeros(0, np.int64)
+_NO_CUTS = np.zeros(0, np.int64)
 
-_MANY_KEYS = 1 << 14  # keys whose sums are in memory at a time
-
-
-class FoundSession(NamedTuple):
-    """An agent that is found in a session, or (`OWN`) under its own keys; `text`, `agent` as indices."""
-
-    text: int
-    agent: int
-    session: int
-    log_p: float
+_MANY_KEYS = 1 << 14
+"""Maximum number of keys whose sums are in memory at a time."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Attribution:
-    """Who wrote what in D texts, S spans in all, in the order of the texts.
+class DecodedTexts:
+    """D texts that are scored and decoded.
 
     Attributes:
-        plan: what was read with.
-        readings: one for each profile.
-        axis: on which the spans of a single text stand; None for many.
-        columns: one for each profile.
-        decoded: see `Decoded`.
-        parts, cuts: what is left out of a single text, and the indices on the axis before which that stands.
-        given: whether the spans are pieces whose boundaries were known.
-        evidence: log p-value of every agent in every text [D, A]; NaN for agents without a key.
-        texts: int64 [S], the text of each span.
-        starts, ends: int64 [S], tokens `[start, end)` in the text, or indices on the axis.
-        agents: int64 [S], whom the decoder names, -1 for nobody.
-        guesses: int64 [S], who explains the span best: its own agent, if it has one.
-        log_p: float64 [S], corrected log p-value of the guess.
-        attributed: bool [S].
-        present: int64 [P], the agents whose keys were looked at, ascending.
-        posteriors: of each text float32 [T, P]; None where the decoder has none.
-        certainty: how sure the posterior is of the guesses; None where the decoder has none.
-        found_sessions: in which sessions agents are found, the surest first.
-        sessions: int64 [S], the session of the key that explains the guess best, -1 where it is of none.
+        alignment: the tokens of each profile, and the axis on which the spans lie.
+        matrices: the scores, one matrix for each profile.
+        decoded: the labels of the tokens, posteriors and strengths.
+        spans: runs of one agent, or the given pieces.
+        parts, cuts: what is left out of a single text, and the indices on the axis that follow it.
     """
 
-    plan: Plan
-    readings: tuple[Reading, ...]
-    axis: Axis | None
-    columns: tuple[Columns, ...]
+    alignment: TokenAlignment
+    matrices: tuple[ScoreMatrix, ...]
     decoded: Decoded
+    spans: Spans
     parts: Parts | None
     cuts: Int64s
-    given: bool
-    evidence: Float64s
-    texts: Int64s
-    starts: Int64s
-    ends: Int64s
-    agents: Int64s
-    guesses: Int64s
-    log_p: Float64s
-    attributed: Bools
-    present: Int64s
-    posteriors: tuple[Float32s, ...] | None
-    certainty: Certainty | None
-    found_sessions: tuple[FoundSession, ...]
-    sessions: Int64s
 
     @property
-    def owners(self) -> Int64s:
-        """int64 [K]: the agent of every column, ascending."""
-        return owners_of(self.columns)
-
-    @property
-    def bounds(self) -> tuple[Int64s, Int64s]:
-        """`starts` and `ends`."""
-        return self.starts, self.ends
+    def pieces_given(self) -> bool:
+        """Whether the boundaries were given, so that no span was chosen."""
+        return self.parts is not None and self.parts.boundaries is not None
 
 
 def attribute(
-    plan: Plan, texts: Sequence[str] | None, encodings: Sequence[tuple[Encoding, ...]]
-) -> Iterator[Attribution]:
+    plan: Plan,
+    texts: Sequence[str] | None,
+    encodings: Sequence[tuple[Encoding, ...]],
+    parts: Parts | None = None,
+    *,
+    details: bool = False,
+) -> AuditResult:
     """Find out who wrote what in D texts: all in one pass if the plan allows it, else one after another.
 
     Args:
-        plan: what to read with.
+        plan: keys, decoder and level.
         texts: as given; None: only ids are known.
         encodings: of each text, one for each profile.
+        parts: what to read of a single text; None: everything.
+        details: whether to compute what only a whole report shows, such as transitions.
     """
-    if not plan.many_at_once or len(encodings) < 2:
-        for d, each in enumerate(encodings):
-            yield attribute_one(plan, None if texts is None else texts[d], each)
-        return
-    reading = Reading.of_many([each for (each,) in encodings], plan.readers[0].keys, texts is not None)
-    columns = score(plan, plan.readers[0], reading)
-    decoded = decode(plan, columns, reading, plan.options.allow_unattributed)
-    owners = columns.owners
-    spans = spans_of(decoded.labels, owners, reading.starts, reading.ends)
-    yield _attribute(plan, (reading,), None, (columns,), decoded, spans)
+    size = max(1, len(encodings)) if plan.many_at_once and not details else 1
+    results = []
+    for start in range(0, len(encodings), size):
+        batch = slice(start, start + size)
+        read = decode_texts(plan, encodings[batch], parts, texts is not None)
+        results.append(_result(plan, None if texts is None else texts[batch], read, details))
+    return results[0] if len(results) == 1 else concatenated(results, _empty(plan, texts is not None))
 
 
-def attribute_one(
-    plan: Plan, text: str | None, encodings: tuple[Encoding, ...], parts: Parts | None = None
-) -> Attribution:
-    """Find out who wrote what in one text, or in the parts of it that are read."""
-    readings = tuple(
-        Reading.of(encoding, parts, reader.keys, text is not None)
-        for encoding, reader in zip(encodings, plan.readers, strict=True)
-    )
-    axis, cuts, lengths = Axis.of(readings), _NOWHERE, _NOWHERE
-    if parts is not None:
-        parts = parts.without_gaps(axis.origins)
-        cuts = np.searchsorted(axis.origins, parts.left_out[:, 0])
-        lengths = np.diff(axis.tokens_between(parts))[:, 0]
-    if parts is not None and parts.boundaries is not None:
-        columns, decoded, spans = name_pieces(plan, axis, parts.audited)
-        return _attribute(plan, readings, axis, columns, decoded, spans, parts, cuts, given=True)
-    # To the agents of one profile the text of the others is nobody's, also in forced choice.
-    nobodys = plan.several or plan.options.allow_unattributed
-    columns = tuple(
-        score(plan, reader, reading) for reader, reading in zip(plan.readers, readings, strict=True)
-    )
-    if plan.several:
-        decoded = decode_together(plan, axis, columns, cuts, lengths)
+def decode_texts(
+    plan: Plan, encodings: Sequence[tuple[Encoding, ...]], parts: Parts | None, spelled: bool
+) -> DecodedTexts:
+    """Score and decode D texts; several only if `plan.many_at_once`. `spelled`: the texts have characters."""
+    if len(encodings) == 1:
+        batches = [
+            TokenBatch.of(encoding, parts, reader.keys, spelled)
+            for encoding, reader in zip(encodings[0], plan.readers, strict=True)
+        ]
     else:
-        decoded = decode(plan, columns[0], readings[0], nobodys, cuts, lengths)
-    bounds = np.array([0]), np.array([axis.length])
-    spans = spans_of(decoded.labels, owners_of(columns), *bounds, cuts[(cuts > 0) & (cuts < axis.length)])
-    return _attribute(plan, readings, axis, columns, decoded, spans, parts, cuts)
+        batches = [TokenBatch.of_many([each for (each,) in encodings], plan.readers[0].keys, spelled)]
+    alignment, cuts, lengths = TokenAlignment.of(batches), _NO_CUTS, _NO_CUTS
+    if parts is not None:
+        parts = parts.without_gaps(alignment.origins)
+        cuts = np.searchsorted(alignment.origins, parts.left_out[:, 0])
+        lengths = np.diff(alignment.tokens_between(parts))[:, 0]
+        if parts.boundaries is not None:
+            return DecodedTexts(alignment, *name_pieces(plan, alignment, parts.audited), parts, cuts)
+    matrices = tuple(score(plan, *pair) for pair in zip(plan.readers, batches, strict=True))
+    if plan.several:
+        decoded = decode_together(plan, alignment, matrices, cuts, lengths)
+    else:
+        decoded = decode(plan, matrices[0], batches[0], plan.options.allow_unattributed, cuts, lengths)
+    inner = cuts[(cuts > 0) & (cuts < alignment.length)]
+    spans = spans_of(decoded.labels, owners_of(matrices), *alignment.bounds, inner)
+    return DecodedTexts(alignment, matrices, decoded, spans, parts, cuts)
+
+
+def _result(plan: Plan, texts: Sequence[str] | None, read: DecodedTexts, details: bool) -> AuditResult:
+    """Decide which spans are attributed, and return the results in columns."""
+    alignment, spans, level = read.alignment, read.spans, plan.options.level
+    log_p_of_keys = [
+        _key_log_p(batch, matrix) for batch, matrix in zip(alignment.readings, read.matrices, strict=True)
+    ]
+    evidence = _evidence(plan, log_p_of_keys)
+    owners, local = np.unique(owners_of(read.matrices), return_inverse=True)
+    by_agent: tuple[Float32s, ...] | None = None
+    certain: dict[str, Float64s] = {}
+    if read.decoded.posteriors is not None:
+        by_agent = tuple(_sum_columns(posterior, local) for posterior in read.decoded.posteriors)
+        posteriors = doubted(agreed(by_agent, alignment), evidence[:, owners])
+        factors = chance_factors(spans, len(posteriors))
+        if plan.options.attributed == "tokens" and not read.pieces_given:
+            spans = cut_by_token(posteriors, owners, factors, spans, evidence, level)
+    guesses, log_p, sessions = _explain(plan, read, spans)
+    if by_agent is not None:
+        certain = certainty(posteriors, owners, factors, spans, guesses)
+    attributed = _attributed(plan, spans, evidence, guesses, log_p, certain.get("error"))
+    found = _found_sessions(plan, log_p_of_keys) if plan.sessions else ()
+
+    characters = None if texts is None else _characters(read, spans, texts)
+    tokens = alignment.tokens(spans.starts, spans.ends)
+    columns: dict[str, NDArray[Any] | None] = {
+        **dict.fromkeys(SEGMENT_DTYPES),
+        "char_start": None if characters is None else characters[:, 0],
+        "char_end": None if characters is None else characters[:, 1],
+        "start": None if tokens is None else tokens[:, 0],
+        "end": None if tokens is None else tokens[:, 1],
+        "decoded": spans.agents,
+        "agent": np.where(attributed, guesses, -1),
+        "best_guess": guesses,
+        "session": _found_there(spans, guesses, sessions, attributed, found) if plan.sessions else None,
+        "log_p": log_p,
+        **certain,
+    }
+    count = len(evidence)
+    # Profiles have different tokens: characters measure a text that several of them read.
+    extents = tokens if tokens is not None else characters
+    assert extents is not None
+    lengths = np.diff(extents, axis=1)[:, 0]
+    read_length = np.bincount(spans.texts, lengths, minlength=count)
+    coverage = np.bincount(spans.texts, lengths * attributed, minlength=count) / np.maximum(1, read_length)
+    counts = np.bincount(spans.texts, minlength=count)
+    more = None
+    if details:
+        text, posterior = None if texts is None else texts[0], None if by_agent is None else by_agent[0]
+        chosen = chosen_boundaries(read, spans)
+        local_agents = np.where(spans.agents >= 0, np.searchsorted(owners, spans.agents), -1)
+        named = list(zip(spans.starts.tolist(), spans.ends.tolist(), local_agents.tolist(), strict=True))
+        if posterior is not None:
+            end = alignment.length_of_text if text is None else len(text)
+            columns |= boundary_columns(alignment, spans, named, posterior, chosen, extents, end)
+        if plan.published is not None:
+            columns["published"] = published_shares(alignment, spans)
+        if read.parts is not None:
+            columns = _with_left_out(columns, read.parts, alignment)
+            counts = counts + len(read.parts.left_out)
+        more = (details_of(plan, read, spans, named, attributed, guesses, chosen, owners, posterior, text),)
+    return AuditResult(
+        plan.settings,
+        plan.sessions,
+        sessions_digest(plan.sessions) if plan.sessions else None,
+        None if texts is None else tuple(texts),
+        evidence,
+        {**_counts(alignment.readings), "coverage": coverage},
+        counts,
+        columns,
+        found,
+        more,
+    )
+
+
+def _empty(plan: Plan, spelled: bool) -> AuditResult:
+    return AuditResult(
+        plan.settings,
+        plan.sessions,
+        sessions_digest(plan.sessions) if plan.sessions else None,
+        () if spelled else None,
+        np.zeros((0, len(plan.names))),
+        {name: np.zeros(0, dtype) for name, dtype in DOCUMENT_DTYPES.items()},
+        np.zeros(0, np.int64),
+        {name: np.zeros(0, dtype) for name, dtype in SEGMENT_DTYPES.items()},
+        details=(),
+    )
+
+
+def _counts(batches: Sequence[TokenBatch]) -> dict[str, Int64s]:
+    """Return the numbers of tokens [D] of each kind, summed over the profiles."""
+
+    def total(counts: Sequence[Any]) -> Int64s:
+        return np.asarray(np.sum(counts, axis=0, dtype=np.int64))
+
+    lengths = [[len(encoding.token_ids) for encoding in batch.encodings] for batch in batches]
+    return {
+        "tokens": total(lengths),
+        "left_out": total(lengths) - total([batch.ends - batch.starts for batch in batches]),
+        "scored": total([batch.each(batch.scored) for batch in batches]),
+        "repeated": total([batch.each(batch.repeated) for batch in batches]),
+        "template": total([_template(batch) for batch in batches]),
+        "published": total([batch.published_each for batch in batches]),
+        "invisible": np.array([encoding.skipped for encoding in batches[0].encodings], np.int64),
+    }
+
+
+def _template(batch: TokenBatch) -> Int64s:
+    """Return the number of scored tokens [D] that are evidence in another document."""
+    counts = np.zeros(len(batch.encodings), np.int64)
+    for d, encoding in enumerate(batch.encodings):
+        if encoding.elsewhere is not None:
+            counts[d] = np.count_nonzero(encoding.elsewhere & batch.scored[batch.inside(d)])
+    return counts
+
+
+def _attributed(
+    plan: Plan, spans: Spans, evidence: Float64s, guesses: Int64s, log_p: Float64s, errors: Float64s | None
+) -> Bools:
+    """Return the spans that are attributed to their agent, bool [S]."""
+    attributed, level = spans.agents >= 0, plan.options.level
+    if not plan.options.allow_unattributed:
+        return attributed
+    if errors is not None:
+        return attributed & (evidence[spans.texts, guesses] <= math.log(level)) & (errors <= level)
+    for d in np.unique(spans.texts[attributed]).tolist():
+        low, high = np.searchsorted(spans.texts, [d, d + 1])
+        some = low + np.flatnonzero(attributed[low:high])
+        attributed[some] = discoveries(log_p[some], level)
+    return attributed
+
+
+def _characters(read: DecodedTexts, spans: Spans, texts: Sequence[str]) -> Int64s:
+    """Return the characters `[start, end)` [S, 2] of each span; with what is left out they cover a text."""
+    parts, starts = read.parts, spans.starts
+    if parts is not None and read.pieces_given:
+        return parts.audited
+    lows, highs = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
+    edges = np.searchsorted(spans.texts, np.arange(len(texts) + 1))
+    for d in np.flatnonzero(edges[1:] > edges[:-1]).tolist():
+        low, high = edges[d], edges[d + 1]
+        if high - low > 1:
+            inner = read.alignment.origins_of(starts[low + 1 : high], d)
+            lows[low + 1 : high] = highs[low : high - 1] = inner
+        highs[high - 1] = len(texts[d])
+    if parts is not None and len(starts):
+        after = np.searchsorted(starts, read.cuts)  # the span that follows the part that is left out
+        inside = after < len(starts)
+        lows[after[inside]] = parts.left_out[inside, 1]
+        highs[after[after > 0] - 1] = parts.left_out[after > 0, 0]
+    return np.stack([lows, highs], axis=1)
+
+
+def _with_left_out(
+    columns: dict[str, NDArray[Any] | None], parts: Parts, alignment: TokenAlignment
+) -> dict[str, NDArray[Any] | None]:
+    """Return the columns with a row for each part that was left out, in the order of the text."""
+    count = len(parts.left_out)
+    missing: dict[str, Any] = {
+        name: np.full(count, np.nan if dtype is np.float64 else -1) for name, dtype in SEGMENT_DTYPES.items()
+    }
+    missing |= {"log_p": np.zeros(count), "left_out": np.ones(count, np.bool_)}
+    missing["char_start"], missing["char_end"] = parts.left_out.T
+    if alignment.has_tokens:
+        missing["start"], missing["end"] = alignment.tokens_between(parts).T
+    columns["left_out"] = np.zeros(len(columns["log_p"]), np.bool_)  # type: ignore[arg-type]
+    joined = {
+        name: None if column is None else np.concatenate([column, missing[name]])
+        for name, column in columns.items()
+    }
+    starts = joined["start"] if joined["char_start"] is None else joined["char_start"]
+    order = np.argsort(starts, kind="stable")  # type: ignore[arg-type]
+    return {name: None if column is None else column[order] for name, column in joined.items()}
+
+
+# ---------------------------------------------------------------- evidence
 
 
 def _found_sessions(plan: Plan, log_p: Sequence[Float64s]) -> tuple[FoundSession, ...]:
     """Return in which sessions agents are found, from the log p-values of the keys of all profiles."""
     found = []
-    for reader, each in zip(plan.readers, log_p, strict=True):
+    for reader, values in zip(plan.readers, log_p, strict=True):
         keys = reader.keys
         if isinstance(keys, KeyTable) and keys.sessions is not None and len(keys):
-            corrected = over_sessions(each, keys.owners, keys.sessions, plan.num_readings * plan.agents)
+            corrected = over_sessions(values, keys.owners, keys.sessions, plan.num_readings * plan.agents)
             for d, k in np.argwhere(corrected <= math.log(plan.options.level)).tolist():
                 agent = int(keys.owners[k]) + reader.first
                 found.append(FoundSession(d, agent, int(keys.sessions[k]), float(corrected[d, k])))
-    return tuple(sorted(found, key=lambda pair: (pair.text, pair.log_p)))
+    return tuple(sorted(found, key=lambda session: (session.document, session.log_p)))
+
+
+def _found_there(
+    spans: Spans, guesses: Int64s, sessions: Int64s, attributed: Bools, found: Sequence[FoundSession]
+) -> Int64s:
+    """Return the session [S] of each attributed span whose agent is found in that session, else `OWN`."""
+    known = {(session.document, session.agent, session.session) for session in found}
+    claimed = zip(spans.texts.tolist(), guesses.tolist(), sessions.tolist(), strict=True)
+    return np.where(attributed & np.array([claim in known for claim in claimed], np.bool_), sessions, OWN)
 
 
 def _evidence(plan: Plan, log_p: Sequence[Float64s]) -> Float64s:
-    """Return the log p-value of every agent in every text [D, A].
+    """Return the log p-value of every agent in every text [D, A]; NaN for agents without a key.
 
-    Corrected for its keys, all agents, and the ways in which the text was read. `log_p` are those of the keys
-    of each profile, [D, K].
+    It is corrected for the agent's keys, for the number of agents, and for the number of readings of the
+    text. `log_p` are those of the keys of each profile, [D, K].
     """
     owners = np.concatenate([reader.owners for reader in plan.readers])
     corrected = over_keys(over_own_keys(np.concatenate(log_p, axis=1), owners))
-    found = np.full((len(corrected), len(plan.names)), np.nan)
-    found[:, np.unique(owners)] = np.minimum(corrected + math.log(plan.num_readings), 0)
-    return found
+    evidence = np.full((len(corrected), len(plan.names)), np.nan)
+    evidence[:, np.unique(owners)] = np.minimum(corrected + math.log(plan.num_readings), 0)
+    return evidence
 
 
-def _key_log_p(reading: Reading, columns: Columns) -> Float64s:
+def _key_log_p(batch: TokenBatch, matrix: ScoreMatrix) -> Float64s:
     """Return the log p-value of every key of a profile by itself, [D, K]."""
-    reader = columns.reader
-    activity = columns.activity
+    reader, activity = matrix.reader, matrix.activity
     if activity is None:
-        activity = activity_of(reading, reader.keys)[None]
+        activity = activity_of(batch, reader.keys)[None]
     if reader.decoys is not None:
-        return decoy_log_p(activity[0], activity_of(reading, reader.decoys))[None]
-    distinct = reading.each(reading.scored & ~reading.repeated)
+        return decoy_log_p(activity[0], activity_of(batch, reader.decoys))[None]
+    distinct = batch.each(batch.scored & ~batch.repeated)
     return activity_log_p(activity, distinct, reader.keys.profile.family)
 
 
-def _explain(
-    plan: Plan,
-    axis: Axis | None,
-    readings: Sequence[Reading],
-    columns: Sequence[Columns],
-    spans: Spans,
-    given: bool,
-) -> tuple[Int64s, Float64s, Int64s]:
-    """Return who explains each span best (its own agent, if it has one), the corrected log p, the session.
+def _explain(plan: Plan, read: DecodedTexts, spans: Spans) -> tuple[Int64s, Float64s, Int64s]:
+    """Return the agent that explains each span best, its corrected log p, and the session of its key.
 
-    In the agent's own tokens. What is nobody's is compared with the keys of all profiles.
+    A span with an agent is explained by that agent's keys, in its own tokens; an unattributed span is
+    compared with the keys of all profiles.
     """
     texts, starts, ends, agents = spans
     guesses, log_p = np.zeros(len(starts), np.int64), np.full(len(starts), np.inf)
-    choices = plan.num_readings * plan.choices * (max(1, len(starts)) if given else 1)
+    choices = plan.num_readings * plan.choices * (max(1, len(starts)) if read.pieces_given else 1)
     sessions = np.full(len(starts), OWN)
-    for i, (reading, some) in enumerate(zip(readings, columns, strict=True)):
-        low, high = some.reader.first, some.reader.first + len(some.reader.keys.names)
-        mine = np.flatnonzero((agents < 0) | ((agents >= low) & (agents < high)))
-        lows, highs = starts[mine], ends[mine]
+    for i, (batch, matrix) in enumerate(zip(read.alignment.readings, read.matrices, strict=True)):
+        low, high = matrix.reader.first, matrix.reader.first + len(matrix.reader.keys.names)
+        some = np.flatnonzero((agents < 0) | ((agents >= low) & (agents < high)))
+        lows, highs = starts[some], ends[some]
         if plan.several:
-            assert axis is not None
-            lows, highs = np.searchsorted(axis.cells[i], lows), np.searchsorted(axis.cells[i], highs)
-        locals_ = np.where(agents[mine] < 0, -1, agents[mine] - low)
-        spans_there = Spans(texts[mine], lows, highs, locals_)
-        guess, p, session = _explain_in(reading, some, spans_there, choices, given)
-        better = p < log_p[mine]
-        guesses[mine[better]], log_p[mine[better]] = guess[better] + low, p[better]
-        sessions[mine[better]] = session[better]
+            cells = read.alignment.cells[i]
+            lows, highs = np.searchsorted(cells, lows), np.searchsorted(cells, highs)
+        local = Spans(texts[some], lows, highs, np.where(agents[some] < 0, -1, agents[some] - low))
+        guess, p, session = _explain_in(batch, matrix, local, choices, read.pieces_given)
+        better = p < log_p[some]
+        guesses[some[better]], log_p[some[better]] = guess[better] + low, p[better]
+        sessions[some[better]] = session[better]
     return guesses, log_p, sessions
 
 
 def _explain_in(
-    reading: Reading, columns: Columns, spans: Spans, choices: int, given: bool
+    batch: TokenBatch, matrix: ScoreMatrix, spans: Spans, choices: int, pieces_given: bool
 ) -> tuple[Int64s, Float64s, Int64s]:
     """Return what `_explain` does, in the tokens of one profile and with its agents.
 
     Args:
-        reading, columns: of the profile.
+        batch, matrix: of the profile.
         spans: in its tokens; agents are those of its keys.
-        choices: number of keys there were to choose from; where the spans are given, times that of spans.
-        given: the spans were not chosen, see `piece_log_p`.
+        choices: number of keys there were to choose from, times the number of spans if these are given.
+        pieces_given: the spans were not chosen, see `piece_log_p`.
     """
-    # The highest sum stands for the lowest p-value, which differs by repeats and the ends of the span.
+    # The key with the highest sum is taken for the one with the lowest p-value. They can differ by repeats
+    # and by the ends of the span.
     texts, starts, ends, agents = spans
-    keys, family = columns.keys, columns.keys.profile.family
+    keys, family = matrix.keys, matrix.keys.profile.family
     owners = keys.owners.astype(np.int64)
-    firsts = reading.starts[texts]
-    best = _best_keys(columns.scores, firsts + starts, firsts + ends, agents, owners)
-    pairs = reading.evidence_here
-    if len(reading.ends) > 1:
-        # Pairs get numbers of their own in each text: its first token's place is above any number before.
-        pairs = np.where(pairs >= 0, pairs + reading.starts[reading.numbers], -1)
+    firsts = batch.starts[texts]
+    best = _best_keys(matrix.scores, firsts + starts, firsts + ends, agents, owners)
+    pairs = batch.evidence_here
+    if len(batch.ends) > 1:
+        # Give pairs distinct numbers in each text: the index of its first token exceeds all numbers before.
+        pairs = np.where(pairs >= 0, pairs + batch.starts[batch.numbers], -1)
 
     def log_p_of(scores: Float32s, some: Any, columns: Int64s) -> Float64s:
-        places = starts[some], ends[some]
-        if given:
-            return piece_log_p(scores, pairs, *places, columns, family, choices)
-        where = firsts[some], (reading.ends - reading.starts)[texts[some]]
-        return segment_log_p(scores, pairs, *places, columns, family, choices, texts=where)
+        if pieces_given:
+            return piece_log_p(scores, pairs, starts[some], ends[some], columns, family, choices)
+        bounds = firsts[some], (batch.ends - batch.starts)[texts[some]]
+        return segment_log_p(scores, pairs, starts[some], ends[some], columns, family, choices, texts=bounds)
 
-    guesses, log_p = owners[best], log_p_of(columns.scores, slice(None), best)
+    guesses, log_p = owners[best], log_p_of(matrix.scores, slice(None), best)
     sessions = np.full(len(best), OWN)
     if isinstance(keys, KeyTable) and keys.sessions is not None:
         sessions = keys.sessions[best].astype(np.int64)
-    all_keys, nobodys = columns.reader.keys, np.flatnonzero(agents < 0)
-    if len(keys) < len(all_keys) and len(nobodys):
-        # Nobody's spans are compared with every key, also those that the decoder did not look at.
-        inside = np.append(np.stack([starts, ends], axis=1)[nobodys].ravel(), len(reading))
-        best = _best_of_many(reading, inside, all_keys)[: 2 * len(nobodys) : 2]
+    all_keys, unattributed = matrix.reader.keys, np.flatnonzero(agents < 0)
+    if len(keys) < len(all_keys) and len(unattributed):
+        # Unattributed spans are compared with every key, also with those that were no candidates.
+        inside = np.append(np.stack([starts, ends], axis=1)[unattributed].ravel(), len(batch))
+        best = _best_of_many(batch, inside, all_keys)[: 2 * len(unattributed) : 2]
         others, local = np.unique(best, return_inverse=True)
-        guesses[nobodys] = all_keys.owners[best]
-        log_p[nobodys] = log_p_of(reading.scores(all_keys.subset(others)), nobodys, local)
+        guesses[unattributed] = all_keys.owners[best]
+        log_p[unattributed] = log_p_of(batch.scores(all_keys.subset(others)), unattributed, local)
     return guesses, log_p, sessions
 
 
-def _best_of_many(reading: Reading, edges: Int64s, keys: Keys) -> Int64s:
-    """Return the key with the highest sum in each span between `edges`, the first of several."""
+def _best_of_many(batch: TokenBatch, edges: Int64s, keys: Keys) -> Int64s:
+    """Return the key with the highest sum in each span between `edges`, the first of equals."""
     best = np.zeros(len(edges) - 1, np.int64)
     highest = np.full(len(best), -np.inf)
     for low in range(0, len(keys), _MANY_KEYS):
-        sums = reading.sums(edges, keys.subset(slice(low, low + _MANY_KEYS)))
+        sums = batch.sums(edges, keys.subset(slice(low, low + _MANY_KEYS)))
         column = sums.argmax(axis=1)
         value = sums[np.arange(len(best)), column]
         better = value > highest
@@ -297,72 +430,12 @@ def _best_keys(scores: NDArray[Any], starts: Int64s, ends: Int64s, agents: Int64
     best, some = np.zeros(len(starts), np.int64), np.flatnonzero(ends > starts)
     if not len(some):
         return best
-    edges = np.stack([starts[some], ends[some]], axis=1).ravel()  # the sums between spans are not looked at
+    edges = np.stack([starts[some], ends[some]], axis=1).ravel()  # the sums between spans are not used
     last = edges[-1:] == len(scores)
     sums = np.add.reduceat(scores, edges[:-1] if last else edges, axis=0, dtype=np.float64)[::2]
     others = (agents[some, None] >= 0) & (owners != agents[some, None])
     best[some] = np.where(others, -np.inf, sums).argmax(axis=1)
     return best
-
-
-def _attribute(
-    plan: Plan,
-    readings: tuple[Reading, ...],
-    axis: Axis | None,
-    columns: tuple[Columns, ...],
-    decoded: Decoded,
-    spans: Spans,
-    parts: Parts | None = None,
-    cuts: Int64s = _NOWHERE,
-    given: bool = False,
-) -> Attribution:
-    """Decide which spans are attributed, and return everything that was found out."""
-    log_p_of_keys = [_key_log_p(reading, some) for reading, some in zip(readings, columns, strict=True)]
-    evidence = _evidence(plan, log_p_of_keys)
-    present, local = np.unique(owners_of(columns), return_inverse=True)
-    own = posteriors = factors = sure = None
-    if decoded.posteriors is not None:
-        own = tuple(_sum_columns(posterior, local) for posterior in decoded.posteriors)
-        posteriors = doubted(agreed(own, readings, axis), evidence[:, present])
-        factors = chance_factors(spans, len(posteriors))
-        if plan.options.attributed == "tokens" and not given:
-            spans = cut_by_token(posteriors, present, factors, spans, evidence, plan.options.level)
-    texts, starts, ends, agents = spans
-    guesses, log_p, sessions = _explain(plan, axis, readings, columns, spans, given)
-    if posteriors is not None and factors is not None:
-        sure = certainty(posteriors, present, factors, spans, guesses)
-    attributed = agents >= 0
-    if plan.options.allow_unattributed and sure is not None:
-        level = plan.options.level
-        attributed &= (evidence[texts, guesses] <= math.log(level)) & (sure.errors <= level)
-    elif plan.options.allow_unattributed:
-        for d in np.unique(texts[attributed]).tolist():
-            low, high = np.searchsorted(texts, [d, d + 1])
-            mine = low + np.flatnonzero(attributed[low:high])
-            attributed[mine] = discoveries(log_p[mine], plan.options.level)
-    return Attribution(
-        plan,
-        readings,
-        axis,
-        columns,
-        decoded,
-        parts,
-        cuts,
-        given,
-        evidence,
-        texts,
-        starts,
-        ends,
-        agents,
-        guesses,
-        log_p,
-        attributed,
-        present,
-        own,
-        sure,
-        _found_sessions(plan, log_p_of_keys) if plan.sessions else (),
-        sessions,
-    )
 
 
 def _sum_columns(posterior: Float32s, owners: Int64s) -> Float32s:

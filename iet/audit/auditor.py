@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from iet.audit.attribution import attribute_one
+from iet.audit.attribution import attribute
 from iet.audit.claims import check_claims, check_trace
 from iet.audit.options import AuditOptions
 from iet.audit.parts import Parts
 from iet.audit.plan import Plan, Source
-from iet.audit.reporting import report
 from iet.audit.traces import Trace
 from iet.errors import InputError
 from iet.marks.files import shown_path
@@ -304,15 +303,16 @@ class Auditor:
     def _audit_copied(self, text: str) -> Report:
         ways = self.plan.encode_copied(text)
         plan = dataclasses.replace(self.plan, num_readings=len(ways))
-        found = [(attribute_one(plan, text, encodings), way) for way, encodings in ways]
-        # The first of equals is the text as given.
-        best, way = min(found, key=lambda each: float(np.nansum(each[0].evidence)))
-        return dataclasses.replace(report(best, text), restored=way.steps)
+        results = [(attribute(plan, [text], [encodings], details=True), way) for way, encodings in ways]
+        # `min` returns the first of equals, which is the text as given.
+        best, way = min(results, key=lambda result: float(np.nansum(result[0].evidence)))
+        return dataclasses.replace(best.report(0), restored=way.steps)
 
     def _report(
         self, text: str | None, encodings: tuple[Encoding, ...], parts: Parts | None = None
     ) -> Report:
-        return report(attribute_one(self.plan, text, encodings, parts), text)
+        texts = None if text is None else [text]
+        return attribute(self.plan, texts, [encodings], parts, details=True).report(0)
 
 
 def _batches(texts: Iterator[str]) -> Iterator[tuple[list[str], Exception | None]]:

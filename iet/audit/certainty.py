@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,29 +11,12 @@ from iet.audit.decode import Spans
 from iet.decoding import column_summary
 from iet.decoding.shares import share_intervals
 from iet.native.arrays import Float32s, Float64s, Int64s
-from iet.native.loops import loop
 
 DOUBT, LEAST_NATS = 4.0, 4.0
 """The odds against an agent are raised by 1 + DOUBT / nats of its evidence, taken for `LEAST_NATS` at least.
 
 Chosen on tuning texts, see docs/internals/evidence.md.
 """
-
-
-class Certainty(NamedTuple):
-    """Of S spans, float64 [S] each. The posteriors are those of `agreed`, `doubted`.
-
-    Attributes:
-        means: mean posterior of the guess: the expected share of the tokens that are the guess's.
-        errors: the chance that the guess wrote none of the span.
-        lows, highs: between which shares of the tokens are the guess's (`share_intervals`), the expected one
-            among them.
-    """
-
-    means: Float64s
-    errors: Float64s
-    lows: Float64s
-    highs: Float64s
 
 
 def chance_factors(spans: Spans, texts: int) -> Float64s:
@@ -66,20 +48,11 @@ def doubted(posteriors: Sequence[Float32s], evidence: Float64s) -> tuple[Float32
     """
     nats = np.maximum(np.nan_to_num(-evidence), LEAST_NATS)
     factors = (1 + DOUBT / nats).astype(np.float32)
-    found = tuple(np.empty(posterior.shape, np.float32) for posterior in posteriors)
-    for d, posterior in enumerate(posteriors):
-        _doubted_loop(posterior, factors[d], found[d])
-    return found
-
-
-@loop
-def _doubted_loop(posterior: Float32s, factors: Float32s, found: Float32s) -> None:
-    one, least = np.float32(1), np.float32(1e-30)
-    for t in range(len(posterior)):
-        for a in range(posterior.shape[1]):
-            held = posterior[t, a]
-            rest = one - held
-            found[t, a] = held / (held + factors[a] * (least if rest < least else rest))
+    least = np.float32(1e-30)
+    return tuple(
+        posterior / (posterior + odds * np.maximum(1 - posterior, least))
+        for posterior, odds in zip(posteriors, factors, strict=True)
+    )
 
 
 def raised(errors: Float64s, factors: Float64s | float) -> Float64s:
@@ -89,8 +62,12 @@ def raised(errors: Float64s, factors: Float64s | float) -> Float64s:
 
 def certainty(
     posteriors: Sequence[Float32s], present: Int64s, factors: Float64s, spans: Spans, guesses: Int64s
-) -> Certainty:
-    """Return how sure it is that the guesses [S] wrote in their spans.
+) -> dict[str, Float64s]:
+    """Return how sure it is that the guesses [S] wrote in their spans: columns of `AuditResult.segments`.
+
+    `posterior` is the mean posterior of the guess, the expected share of the tokens that are the guess's;
+    `error` the probability that the guess wrote none of the span; `share_low` and `share_high` the interval
+    of that share (`share_intervals`), which contains the expected one.
 
     Args:
         posteriors: of each text, float32 [T, P].
@@ -110,12 +87,12 @@ def certainty(
         errors[mine] = raised(1 - np.minimum(highest, 1), factors[d])
         lows[mine], highs[mine] = share_intervals(posterior, starts[mine], ends[mine], columns[mine])
     known = present[columns] == guesses  # others were not looked at: their posterior is 0
-    return Certainty(
-        np.where(known, means, 0.0),
-        np.where(known, errors, 1.0),
-        np.where(known, np.minimum(lows, means), 0.0),
-        np.where(known, np.maximum(highs, np.minimum(means, 1)), 0.0),
-    )
+    return {
+        "posterior": np.where(known, means, 0.0),
+        "error": np.where(known, errors, 1.0),
+        "share_low": np.where(known, np.minimum(lows, means), 0.0),
+        "share_high": np.where(known, np.maximum(highs, np.minimum(means, 1)), 0.0),
+    }
 
 
 def cut_by_token(

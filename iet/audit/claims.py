@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from iet.audit.encode import TokenBatch
 from iet.audit.evidence import over_keys, over_own_keys, over_sessions
 from iet.audit.plan import Plan
 from iet.audit.tails import log_tails
-from iet.audit.texts import Reading
 from iet.audit.traces import Trace
 from iet.errors import InputError
 from iet.kernels import score_spans
@@ -207,7 +207,7 @@ class _Evidence:
     def of(cls, encodings: Sequence[Encoding], keys: Any) -> _Evidence:
         if not encodings:
             return cls((), (), *(np.zeros(0, np.int64) for _ in range(3)))
-        reading = Reading.of_many(encodings, keys, True)
+        reading = TokenBatch.of_many(encodings, keys, True)
         known = _known(reading, keys.profile.scheme.evidence_ids)
         fresh = reading.scored & ~reading.repeated & ~known
         return cls(
@@ -228,7 +228,7 @@ class _Evidence:
         return found
 
 
-def _known(reading: Reading, n_gram: int) -> Bools:
+def _known(reading: TokenBatch, n_gram: int) -> Bools:
     """Tell of which tokens [N] the same ids with the same context stood in a piece before."""
     from iet.native.pairs import number_pairs
 

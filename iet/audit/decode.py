@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from iet.audit.alignment import Axis
+from iet.audit.align import TokenAlignment
+from iet.audit.encode import TokenBatch
 from iet.audit.plan import Plan, ProfileReader
-from iet.audit.scoring import Columns, owners_of
-from iet.audit.texts import Reading
+from iet.audit.score import ScoreMatrix, owners_of
 from iet.decoding import Scored, Segmentation
 from iet.decoding.fit import log_ratios
 from iet.decoding.pieces import piece_posterior, piece_ratios
@@ -51,8 +51,8 @@ class Decoded:
 
 def decode(
     plan: Plan,
-    columns: Columns,
-    reading: Reading,
+    columns: ScoreMatrix,
+    reading: TokenBatch,
     allow_unattributed: bool,
     cuts: Int64s = _NOWHERE,
     lengths: Int64s = _NOWHERE,
@@ -86,7 +86,7 @@ def _gathered(labels: Int32s, found: Sequence[Segmentation]) -> Decoded:
     return Decoded(labels, posteriors or None, strengths or None, windows or None)
 
 
-def _text(plan: Plan, columns: Columns, reading: Reading, text: int) -> Scored:
+def _text(plan: Plan, columns: ScoreMatrix, reading: TokenBatch, text: int) -> Scored:
     """Return one of the texts as decoders read it."""
     inside, family = reading.inside(text), columns.keys.profile.family
     values, weights = columns.scores[inside], None
@@ -108,7 +108,7 @@ def _text(plan: Plan, columns: Columns, reading: Reading, text: int) -> Scored:
     )
 
 
-def _shares(columns: Columns) -> Float64s | None:
+def _shares(columns: ScoreMatrix) -> Float64s | None:
     """Return the shares of the columns in what their profile's agents wrote; None: all alike."""
     reader = columns.reader
     if len(reader.keys_of_agents) == len(reader.keys):
@@ -116,7 +116,7 @@ def _shares(columns: Columns) -> Float64s | None:
     return reader.shares if columns.chosen is None else reader.shares[columns.chosen]
 
 
-def _shares_together(plan: Plan, columns: Sequence[Columns]) -> Float64s:
+def _shares_together(plan: Plan, columns: Sequence[ScoreMatrix]) -> Float64s:
     """Return the shares of the columns of all profiles in what all agents wrote."""
     return np.concatenate(
         [
@@ -157,8 +157,8 @@ def _decode_padded(
 
 def decode_together(
     plan: Plan,
-    axis: Axis,
-    columns: Sequence[Columns],
+    axis: TokenAlignment,
+    columns: Sequence[ScoreMatrix],
     cuts: Int64s,
     lengths: Int64s,
 ) -> Decoded:
@@ -220,7 +220,9 @@ def spans_of(labels: Int32s, owners: Int64s, starts: Int64s, ends: Int64s, cuts:
     return Spans(texts, firsts - starts[texts], lasts - starts[texts], agents[firsts])
 
 
-def name_pieces(plan: Plan, axis: Axis, pieces: Int64s) -> tuple[tuple[Columns, ...], Decoded, Spans]:
+def name_pieces(
+    plan: Plan, axis: TokenAlignment, pieces: Int64s
+) -> tuple[tuple[ScoreMatrix, ...], Decoded, Spans]:
     """Score and name the pieces [S, 2] of a text, whose boundaries are known."""
     options, nobody = plan.options, 0.0
     if plan.decoder.has_posterior and options.allow_unattributed:
@@ -231,13 +233,13 @@ def name_pieces(plan: Plan, axis: Axis, pieces: Int64s) -> tuple[tuple[Columns, 
     ]
     ratios = np.concatenate([part for part, _ in weighed], axis=1)
     best = ratios.argmax(axis=1)
-    columns, chosen, low = list[Columns](), list[Int64s](), 0
+    columns, chosen, low = list[ScoreMatrix](), list[Int64s](), 0
     for reader, reading, (part, _) in zip(plan.readers, axis.readings, weighed, strict=True):
         some = np.arange(part.shape[1])
         if reader.by_candidates:  # those that compete for a piece
             some = np.unique(np.append(np.argpartition(part, -2, axis=1)[:, -2:], 0))
         keys = reader.keys.subset(some)
-        columns.append(Columns(reader, keys, reading.scores(keys), some))
+        columns.append(ScoreMatrix(reader, keys, reading.scores(keys), some))
         chosen.append(some + low)
         low += part.shape[1]
     looked_at = np.concatenate(chosen)
@@ -255,7 +257,7 @@ def name_pieces(plan: Plan, axis: Axis, pieces: Int64s) -> tuple[tuple[Columns, 
 
 
 def _weigh(
-    plan: Plan, reader: ProfileReader, reading: Reading, edges: Int64s, nobody: float
+    plan: Plan, reader: ProfileReader, reading: TokenBatch, edges: Int64s, nobody: float
 ) -> tuple[Float64s, Float64s | None]:
     """Return how well each key explains each piece [S, K], and the strengths [K] behind it, if any."""
     # A pair counts once, or every time for the decoders that know no repeats.

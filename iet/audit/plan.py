@@ -219,6 +219,21 @@ class Plan:
         """Schemes, vocabularies and tokenizers that are assumed."""
         return tuple(reader.keys.profile for reader in self.readers)
 
+    @functools.cached_property
+    def settings(self) -> dict[str, Any]:
+        """The fields of `iet.Report` that all texts share."""
+        options = self.options
+        return {
+            "profiles": self.profiles,
+            "registry_digest": self.registry_digest,
+            "agents": self.names,
+            "decoder": options.decoder,
+            "options": self.shown_options,
+            "level": options.level,
+            "allow_unattributed": options.allow_unattributed,
+            "decoys": options.decoys,
+        }
+
     @property
     def shown_options(self) -> dict[str, Any]:
         """Options of the decoder, and what else of the options changes what is read."""

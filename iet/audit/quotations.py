@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from iet.audit.alignment import Axis
-from iet.audit.texts import Reading
+from iet.audit.align import TokenAlignment
 from iet.native.arrays import Float32s, Int64s
 from iet.native.pairs import far_sources, number_pairs
 
@@ -43,9 +42,7 @@ def first_places(symbols: Int64s, shortest: int = SHORTEST) -> Int64s | None:
     return places
 
 
-def agreed(
-    posteriors: Sequence[Float32s], readings: Sequence[Reading], axis: Axis | None
-) -> tuple[Float32s, ...]:
+def agreed(posteriors: Sequence[Float32s], alignment: TokenAlignment) -> tuple[Float32s, ...]:
     """Return γ [T, P] of each text, of a copy the lower of its own and that of the passage's first place.
 
     A quotation has the marks of the one who is quoted, or none. Where it is short, the words around it decide
@@ -53,21 +50,22 @@ def agreed(
     """
     found = list[Float32s]()
     for d, posterior in enumerate(posteriors):
-        places = first_places(*_symbols(readings, axis, d))
+        places = first_places(*_symbols(alignment, d))
         found.append(posterior if places is None else np.minimum(posterior, posterior[places]))
     return tuple(found)
 
 
-def _symbols(readings: Sequence[Reading], axis: Axis | None, text: int) -> tuple[Int64s, int]:
+def _symbols(alignment: TokenAlignment, text: int) -> tuple[Int64s, int]:
     """Return what tells the tokens of a text apart, and the shortest passage."""
-    if axis is None or len(readings) == 1:
+    readings = alignment.readings
+    if len(readings) == 1:
         (reading,) = readings
         ids = reading.ids if reading.places is None else reading.ids[reading.places]
         return ids[reading.inside(text)], SHORTEST
-    starting = np.full((axis.length, len(readings)), -1, np.int64)
-    for column, (reading, cells) in enumerate(zip(readings, axis.cells, strict=True)):
+    starting = np.full((alignment.length, len(readings)), -1, np.int64)
+    for column, (reading, cells) in enumerate(zip(readings, alignment.cells, strict=True)):
         starting[cells, column] = reading.ids if reading.places is None else reading.ids[reading.places]
     tokens = sum(len(reading) for reading in readings) / len(readings)
     _, symbols = np.unique(starting, axis=0, return_inverse=True)
-    longer = axis.length / tokens if tokens else 1.0
+    longer = alignment.length / tokens if tokens else 1.0
     return symbols.ravel().astype(np.int64), min(64, max(GRAM, round(SHORTEST * longer)))

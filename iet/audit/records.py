@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from iet.audit.columns import Results, find
+from iet.audit.attribution import attribute
+from iet.audit.plan import Plan
 from iet.errors import IetError, InputError
+from iet.marks.tokenizer import Encoding
 from iet.native.arrays import Int64s
+from iet.report.result import AuditResult
 
 if TYPE_CHECKING:
     from iet.audit.auditor import Auditor
@@ -26,7 +31,7 @@ def audit_records(
     *,
     ids: bool = False,
     elsewhere: Sequence[Int64s] | None = None,
-) -> Iterator[tuple[list[str | None], Results]]:
+) -> Iterator[tuple[list[str | None], AuditResult]]:
     """Audit records in batches that bound the memory, whatever is wrong with some of them.
 
     Args:
@@ -56,7 +61,7 @@ def audit_records(
 
 def _audit(
     auditor: Auditor, batch: list[tuple[Any, Int64s | None]], ids: bool
-) -> tuple[list[str | None], Results]:
+) -> tuple[list[str | None], AuditResult]:
     values, reasons = list[tuple[Any, Int64s | None]](), list[str | None]()
     limit = auditor.profiles[0].vocab_size
     for record, stretches in batch:
@@ -90,10 +95,47 @@ def _audit(
     return reasons, _find(auditor, good, ids)
 
 
-def _find(auditor: Auditor, values: list[tuple[Any, Int64s | None]], ids: bool) -> Results:
+def _find(auditor: Auditor, values: list[tuple[Any, Int64s | None]], ids: bool) -> AuditResult:
     records = [value for value, _ in values]
     elsewhere = [stretches for _, stretches in values if stretches is not None] or None
-    return find(auditor.plan, None if ids else records, records if ids else None, elsewhere)
+    return audit_columns(auditor.plan, None if ids else records, records if ids else None, elsewhere)
+
+
+def audit_columns(
+    plan: Plan,
+    texts: Sequence[str] | None,
+    ids: Sequence[ArrayLike] | None = None,
+    elsewhere: Sequence[Int64s] | None = None,
+) -> AuditResult:
+    """Audit texts, or their token ids, each as `Auditor.audit` does, without the details of a report.
+
+    `elsewhere` has for each document the stretches [N, 2] that are evidence in another document, in
+    characters or in ids, ascending.
+
+    Raises:
+        InputError: a text is not valid Unicode, an id is no int64, or profiles differ in their ids.
+        TokenizerMismatch: no tokenizer with a profile's digest.
+    """
+    if texts is not None:
+        encodings = plan.encode(texts)
+    else:
+        encodings = [plan.encoding_of_ids(token_ids) for token_ids in ids or ()]
+    if elsewhere is not None:
+        encodings = [
+            tuple(_without(encoding, stretches, texts is not None) for encoding in of_profiles)
+            for of_profiles, stretches in zip(encodings, elsewhere, strict=True)
+        ]
+    return attribute(plan, texts, encodings)
+
+
+def _without(encoding: Encoding, stretches: Int64s, spelled: bool) -> Encoding:
+    """Return the encoding with the tokens inside the stretches marked as no evidence."""
+    if not len(stretches):
+        return encoding
+    tokens = np.arange(len(encoding.token_ids))
+    extents = encoding.characters(tokens) if spelled else tokens[:, None] + np.array([0, 1])
+    at = np.searchsorted(stretches[:, 0], extents[:, 0], "right") - 1
+    return dataclasses.replace(encoding, elsewhere=(at >= 0) & (extents[:, 1] <= stretches[at, 1]))
 
 
 def _no_memory(record: Any, ids: bool) -> str:

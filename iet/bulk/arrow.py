@@ -10,12 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from iet.audit.arrow import SCHEMA, audit_batch, check_type, chosen_column, values_of
+from iet.audit.arrow import audit_batch, check_type, chosen_column, values_of
 from iet.audit.auditor import Auditor
 from iet.bulk.templates import Templates, loaded, stretches_elsewhere
 from iet.errors import InputError
 from iet.marks.registry import Registry
 from iet.native.arrays import Int64s
+from iet.report.arrow import SCHEMA
 
 __all__ = ["SCHEMA", "Annotator", "audit_batch"]
 

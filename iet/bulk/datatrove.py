@@ -14,11 +14,12 @@ import pyarrow as pa
 from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
-from iet.audit.arrow import SCHEMA, audit_batch
+from iet.audit.arrow import audit_batch
 from iet.audit.auditor import Auditor
 from iet.bulk.templates import loaded, stretches_elsewhere
 from iet.errors import check_number
 from iet.marks.registry import Registry
+from iet.report.arrow import SCHEMA
 
 
 class IETAudit(PipelineStep):  # type: ignore[misc, unused-ignore]

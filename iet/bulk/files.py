@@ -28,9 +28,8 @@ import numpy as np
 import pyarrow as pa
 
 from iet import __version__
-from iet.audit.arrow import DOCUMENT, SEGMENT, check_readable, document_columns, segment_columns
+from iet.audit.arrow import check_readable
 from iet.audit.auditor import Auditor
-from iet.audit.columns import Results
 from iet.audit.documents import check_encoding, text_of
 from iet.audit.evidence import discoveries
 from iet.audit.records import audit_records
@@ -67,6 +66,8 @@ from iet.bulk.whole import digest_in, write_chunk
 from iet.bulk.workers import audited
 from iet.errors import InputError, check_number
 from iet.native.arrays import Int64s, UInt64s
+from iet.report.arrow import DOCUMENT, SEGMENT, document_columns, segment_columns
+from iet.report.result import AuditResult
 
 CHUNK_ROWS, CHUNK_SIZE = 4096, 1 << 24
 """Maximum number of records in a chunk, and its size in bytes (of JSON lines), characters or ids."""
@@ -374,7 +375,7 @@ class _Job:
 
     def _audited(
         self, auditor: Auditor, part: list[Records]
-    ) -> Iterator[tuple[list[_Place], Results, list[dict[str, Any]]]]:
+    ) -> Iterator[tuple[list[_Place], AuditResult, list[dict[str, Any]]]]:
         """Yield, some records at a time: the places of good ones and what was found, and the bad ones."""
         places, values, rests = list[_Place](), list[Any](), list[bool]()
         elsewhere = list[Int64s]()
@@ -449,12 +450,12 @@ def _joined(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
     return pa.concat_tables(tables).replace_schema_metadata(schema.metadata)
 
 
-def _document_rows(where: list[pa.Array], found: Results) -> pa.Table:
+def _document_rows(where: list[pa.Array], found: AuditResult) -> pa.Table:
     columns = [*where, *document_columns(found).values(), pa.array(found.segment_counts)]
     return pa.Table.from_arrays(columns, schema=DOCUMENTS)
 
 
-def _segment_rows(where: list[pa.Array], found: Results) -> pa.Table:
+def _segment_rows(where: list[pa.Array], found: AuditResult) -> pa.Table:
     counts = found.segment_counts
     documents = np.repeat(np.arange(len(counts)), counts)
     numbers = np.arange(len(documents)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -17,14 +17,21 @@ import numpy as np
 
 from iet.errors import InputError, check_path
 from iet.marks.files import write_file
-from iet.native.arrays import Float32s, Int32s
-from iet.report.segments import LEFT_OUT, Segment, Sessions, Span, Trace, extent
+from iet.native.arrays import Float32s, Float64s, Int32s, Int64s
+from iet.report.segments import Segment, Sessions, Span, Trace, extent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from iet.decoding.transitions import Transitions
     from iet.marks.keys import AnyProfile
+
+
+def found_agents(log_p: Float64s, level: float) -> Int64s:
+    """Return the agents whose log p-value [A] is at most log `level`, the lowest first; NaN is none."""
+    found = np.flatnonzero(log_p <= math.log(level))
+    return found[np.argsort(log_p[found], kind="stable")]
+
 
 REPORT_SCHEMA = "iet.report/1"
 """Name and version of the JSON form; `iet/report/schema.json` describes it."""
@@ -54,6 +61,8 @@ class Report:
             in a part that was left out, how many are scored, how many repeat a (context, token) pair. With
             several profiles, in which the text has other tokens each, the sums over them.
         invisible: characters that were left out before tokenizing (see `iet.marks.tokenizer.INVISIBLE`).
+        coverage: share of what was read that is attributed, 0 if nothing was read: of the tokens, or of the
+            characters with several profiles.
         seam_share: share of the characters in the two tokens that touch each boundary. Where a turn ended
             inside one, its text was generated as other tokens than those read. None without text.
         segments: in order.
@@ -92,6 +101,7 @@ class Report:
     scored: int
     repeated: int
     invisible: int
+    coverage: float
     seam_share: float | None
     segments: tuple[Segment, ...]
     transitions: Transitions
@@ -153,8 +163,8 @@ class Report:
     @property
     def found(self) -> tuple[str, ...]:
         """The agents that are found in the text at its level, the surest first."""
-        sure = [name for name, log_p in self.evidence.items() if log_p <= math.log(self.level)]
-        return tuple(sorted(sure, key=self.evidence.__getitem__))
+        names, log_p = list(self.evidence), np.array(list(self.evidence.values()))
+        return tuple(names[a] for a in found_agents(log_p, self.level))
 
     def redact_guesses(self, segment: Segment) -> Segment:
         """Return a segment as it may be told: a guess is a name only if that agent is found in the text.
@@ -183,16 +193,6 @@ class Report:
                 "error": segment.error,
             }
         return stated
-
-    @property
-    def coverage(self) -> float:
-        """The share of what was read that is attributed, 0 if nothing was: of the tokens, or of the
-        characters with several profiles."""
-        if self.labels is not None:
-            return float((self.labels >= 0).sum() / max(1, (self.labels > LEFT_OUT).sum()))
-        runs = self.char_agents
-        read = sum(end - start for start, end, _ in runs)
-        return sum(end - start for start, end, agent in runs if agent is not None) / max(1, read)
 
     def to_dict(self, *, text: bool = True) -> dict[str, Any]:
         """Return the JSON form; `text=False` leaves the text out, its digest stays."""

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 import iet
-from iet.audit.attribution import attribute_one
+from iet.audit.attribution import decode_texts
 from iet.audit.certainty import chance_factors, doubted, raised
-from iet.audit.decode import Spans
 from iet.errors import InputError
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
@@ -42,8 +41,7 @@ def named() -> Report:
 def factor(text: str) -> float:
     """By how much the odds of an error are raised."""
     plan = reader(WEAK, level=0.05).plan
-    found = attribute_one(plan, text, plan.encode([text])[0])
-    return float(chance_factors(Spans(found.texts, found.starts, found.ends, found.agents), 1)[0])
+    return float(chance_factors(decode_texts(plan, plan.encode([text]), None, True).spans, 1)[0])
 
 
 def test_tokens_are_named_that_are_sure_by_themselves(whole: Report, named: Report) -> None:

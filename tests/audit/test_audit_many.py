@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import iet
-from iet.audit.columns import find
+from iet.audit.records import audit_columns
 from iet.errors import InputError, TokenizerMismatch
 from tests.support.teams import WORDS, team
 from tests.support.texts import DECODERS, IDS, TEXT, reader
@@ -31,7 +31,7 @@ def test_audit_many_is_audit_one_after_another_and_lazy() -> None:
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_what_is_evidence_in_another_document_attributes_nothing_here(decoder: str) -> None:
     everything, nothing = np.array([[0, len(IDS)]]), np.zeros((0, 2), np.int64)
-    found = find(reader(decoder=decoder).plan, None, [IDS, IDS], [everything, nothing])
+    found = audit_columns(reader(decoder=decoder).plan, None, [IDS, IDS], [everything, nothing])
     first = len(found.segments["agent"]) // 2
     assert np.all(found.segments["agent"][:first] == -1)
     assert np.all(found.segments["log_p"][:first] == 0)

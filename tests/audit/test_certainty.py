@@ -40,13 +40,13 @@ def test_means_errors_and_shares_of_a_guess() -> None:
     posterior = np.array([[0.9, 0.1], [0.99, 0.0], [0.2, 0.8], [0.0, 0.5]], np.float32)
     two = spans((0, 0, 2, 0), (0, 2, 4, -1))
     found = certainty([posterior], np.array([3, 7]), np.array([2.0]), two, np.array([3, 7]))
-    np.testing.assert_allclose(found.means, [0.945, 0.65], rtol=1e-6)
-    np.testing.assert_allclose(found.errors, [0.02 / 1.01, 0.4 / 1.2], rtol=1e-5)
-    assert (found.lows <= found.means).all()
-    assert (found.means <= found.highs).all()
+    np.testing.assert_allclose(found["posterior"], [0.945, 0.65], rtol=1e-6)
+    np.testing.assert_allclose(found["error"], [0.02 / 1.01, 0.4 / 1.2], rtol=1e-5)
+    assert (found["share_low"] <= found["posterior"]).all()
+    assert (found["posterior"] <= found["share_high"]).all()
     # A guess that the decoder did not look at.
     other = certainty([posterior], np.array([3, 7]), np.array([2.0]), two, np.array([5, 9]))
-    assert [each.tolist() for each in other] == [[0, 0], [1, 1], [0, 0], [0, 0]]
+    assert [column.tolist() for column in other.values()] == [[0, 0], [1, 1], [0, 0], [0, 0]]
 
 
 def test_spans_are_cut_into_what_is_named_and_what_is_open() -> None:
@@ -89,7 +89,7 @@ def test_of_two_pieces_beside_each_other_one_is_sure(level: float) -> None:
     np.testing.assert_array_equal(found.starts[1:], found.ends[:-1])
     assert found.ends[-1] == 4000
     np.testing.assert_array_equal(np.repeat(found.agents, found.ends - found.starts), labels)
-    sure = certainty([gamma], np.arange(3), factors, found, np.maximum(found.agents, 0)).errors <= level
+    sure = certainty([gamma], np.arange(3), factors, found, np.maximum(found.agents, 0))["error"] <= level
     sure &= (found.agents == 0) | (found.agents == 1)
     beside = (found.agents[1:] == found.agents[:-1]) & (found.agents[1:] >= 0)
     assert beside.sum() > 20

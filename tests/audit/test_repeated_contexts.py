@@ -9,8 +9,8 @@ import pytest
 
 import iet
 from iet import kernels
-from iet.audit.columns import find
 from iet.audit.language_model import _scores_of
+from iet.audit.records import audit_columns
 from iet.marks.registry import Registry
 from iet.native import reference
 from iet.native.texts import Texts
@@ -97,8 +97,9 @@ def test_one_audit_is_that_of_many_and_boundaries_that_are_given(decoder: str) -
     registry = registry_of()
     auditor = iet.Auditor(registry, decoder=decoder)
     texts = [written(registry, ["critic", "planner"], tokens, tokens) for tokens in (40, 120)]
-    together, alone = find(auditor.plan, None, texts), [auditor.audit(token_ids=ids) for ids in texts]
-    assert together.documents["log_p"].tolist() == [report.log_p for report in alone]
+    together = audit_columns(auditor.plan, None, texts)
+    alone = [auditor.audit(token_ids=ids) for ids in texts]
+    assert together.log_p.tolist() == [report.log_p for report in alone]
     assert together.documents["repeated"].tolist() == [0, 0]
     segments = [segment for report in alone for segment in report.segments]
     for name in ("start", "end", "log_p"):

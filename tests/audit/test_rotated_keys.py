@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import iet
-from iet.audit.attribution import attribute_one
+from iet.audit.attribution import decode_texts
 from iet.audit.evidence import over_own_keys
 from iet.errors import InputError
 from iet.marks.registry import Registry
@@ -123,7 +123,7 @@ def test_turns_of_one_agent_under_two_keys_are_one_segment() -> None:
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_whoever_wrote_is_a_candidate_under_the_key_that_marked(decoder: str) -> None:
     plan, table = reader(TEAM, decoder).plan, TEAM.scoring_keys()
-    (columns,) = attribute_one(plan, None, plan.encoding_of_ids(IDS)).columns
+    (columns,) = decode_texts(plan, [plan.encoding_of_ids(IDS)], None, False).matrices
     assert columns.chosen is not None
     assert len(columns.chosen) < len(table) == 96
     looked_at = {(table.owners[k], table.epochs[k]) for k in columns.chosen}

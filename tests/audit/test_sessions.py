@@ -14,8 +14,8 @@ import pytest
 
 import iet
 from iet.audit.attribution import _best_of_many
+from iet.audit.encode import TokenBatch
 from iet.audit.evidence import over_sessions
-from iet.audit.texts import Reading
 from iet.errors import InputError
 from iet.marks.registry import Registry
 from iet.marks.tokenizer import Encoding
@@ -167,7 +167,7 @@ def test_the_best_of_many_keys_is_that_of_all_at_once(
     registry: Registry, text: list[int], monkeypatch: Any
 ) -> None:
     keys = registry.session_keys(RUNS)
-    reading = Reading.of(Encoding(np.array(text)), None, keys, False)
+    reading = TokenBatch.of(Encoding(np.array(text)), None, keys, False)
     edges = np.array([0, 100, 300, len(text)])
     expected = reading.sums(edges, keys).argmax(axis=1)
     monkeypatch.setattr("iet.audit.attribution._MANY_KEYS", 7)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import iet
 from iet import kernels
-from iet.audit.alignment import Reading
+from iet.audit.align import TokenBatch
 from iet.audit.evidence import log_tail
 from iet.audit.parts import Parts
 from iet.errors import InputError, ShapeError
@@ -124,7 +124,7 @@ def test_contexts_are_the_ids_that_stand_there() -> None:
     text = spell(ids)
     cut = len(spell(ids[:53]))
     parts = Parts.of(len(text), None, [(0, cut)], None)
-    reading = Reading.of(registry.open_tokenizer().encode(text), parts, keys, True)
+    reading = TokenBatch.of(registry.open_tokenizer().encode(text), parts, keys, True)
     assert reading.places is not None
     assert reading.places.tolist() == list(range(53, 353))
     assert reading.scored.all()

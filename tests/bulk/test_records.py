@@ -12,12 +12,13 @@ import pyarrow as pa
 import pytest
 
 import iet
-from iet.audit.arrow import SCHEMA, audit_batch
+from iet.audit.arrow import audit_batch
 from iet.audit.auditor import Auditor
 from iet.errors import InputError, ShapeError, TokenizerMismatch
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.native.texts import Texts
+from iet.report.arrow import SCHEMA
 from tests.support import teams
 from tests.support.bulk_documents import documents, team
 

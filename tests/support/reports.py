@@ -54,6 +54,7 @@ def report_of(
         scored=89,
         repeated=3,
         invisible=0,
+        coverage=60 / 90,
         seam_share=None if text is None else 0.0125,
         segments=segments,
         transitions=Transitions(agents, (Transition(60, agents[0], agents[1], 0.75),)),

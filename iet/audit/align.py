@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from iet.audit.encode import TokenBatch
 from iet.audit.parts import Parts
-from iet.audit.texts import Reading
 from iet.native.arrays import Float32s, Int64s
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Axis:
+class TokenAlignment:
     """What a decoder goes along: the tokens of one reading, or the cells in which several meet.
 
     A cell begins at each character at which a token of any reading starts. The evidence of a token stands in
@@ -27,13 +27,13 @@ class Axis:
         length: how many indices there are.
     """
 
-    readings: tuple[Reading, ...]
+    readings: tuple[TokenBatch, ...]
     cells: tuple[Int64s, ...]
     length: int
     _starts: Int64s | None = None
 
     @classmethod
-    def of(cls, readings: Sequence[Reading]) -> Axis:
+    def of(cls, readings: Sequence[TokenBatch]) -> TokenAlignment:
         """Align readings of one text, which have characters, or the same ids."""
         if len(readings) == 1:
             tokens = len(readings[0])
@@ -47,9 +47,16 @@ class Axis:
         """int64 [length]: where they start, in characters, or in tokens where only ids are read."""
         return self.readings[0].origins if self._starts is None else self._starts
 
-    def origins_of(self, indices: Int64s) -> Int64s:
-        """Return `origins[indices]`, cheaper than all of them."""
-        return self.readings[0].origins_of(indices) if self._starts is None else self._starts[indices]
+    def origins_of(self, indices: Int64s, text: int = 0) -> Int64s:
+        """Return `origins[indices]` of a text without computing all of them."""
+        return self.readings[0].origins_of(indices, text) if self._starts is None else self._starts[indices]
+
+    @property
+    def bounds(self) -> tuple[Int64s, Int64s]:
+        """int64 [D] and [D]: the indices `[start, end)` of each text."""
+        if self._starts is None:
+            return self.readings[0].starts, self.readings[0].ends
+        return np.array([0]), np.array([self.length])
 
     @property
     def length_of_text(self) -> int:

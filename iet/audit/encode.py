@@ -20,7 +20,7 @@ from iet.native.texts import Texts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Reading:
+class TokenBatch:
     """The tokens of D texts that are read, one text behind the other, with padding between texts.
 
     Of a single text with parts left out R of its T tokens are read: all but those that a left-out part
@@ -51,7 +51,7 @@ class Reading:
     published: Bools | None = None
 
     @classmethod
-    def of(cls, encoding: Encoding, parts: Parts | None, keys: Keys, spelled: bool) -> Reading:
+    def of(cls, encoding: Encoding, parts: Parts | None, keys: Keys, spelled: bool) -> TokenBatch:
         """Read one text, or ids, as far as `parts` says (None: all of it)."""
         ids, places, published = encoding.token_ids, None, encoding.published
         unpublished = None if published is None else ~published
@@ -74,7 +74,7 @@ class Reading:
         return cls((encoding,), ids, places, *bounds, pairs, repeated, spelled, published)
 
     @classmethod
-    def of_many(cls, encodings: Sequence[Encoding], keys: Keys, spelled: bool) -> Reading:
+    def of_many(cls, encodings: Sequence[Encoding], keys: Keys, spelled: bool) -> TokenBatch:
         """Read many texts, all of each: every number is as if the text stood by itself."""
         joined = Texts.of([encoding.token_ids for encoding in encodings], keys.profile.scheme.n_gram)
         published = None
