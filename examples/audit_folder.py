@@ -56,7 +56,7 @@ def main(texts: pathlib.Path, registry_path: pathlib.Path, out: pathlib.Path) ->
         print(f"log p {row['log_p']:7.1f}  {row['coverage']:4.0%}  {pathlib.Path(row['file']).name}: {who}")
 
     # Among many documents some have a low p-value by chance. Of the ones kept here at most 1 % have.
-    kept = iet.evidence.discoveries([row["log_p"] for row in documents], level=0.01)
+    kept = iet.evidence.benjamini_hochberg([row["log_p"] for row in documents], level=0.01)
     for row, keep in zip(documents, kept, strict=True):
         if keep and row["coverage"] < 0.9:
             file = pathlib.Path(row["file"])

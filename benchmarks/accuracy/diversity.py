@@ -33,7 +33,7 @@ from benchmarks.recording import columns, exit_code, finish, parser
 from benchmarks.statistics import summary
 from benchmarks.writing.continuations import sample
 from iet.audit.auditor import Auditor
-from iet.audit.evidence import activity_log_p, over_keys
+from iet.audit.evidence import activity_log_p, holm
 from iet.cli.demo import compare
 from iet.decoding import log_activity
 from iet.decoding.activity import evidence_blocks_of
@@ -161,7 +161,7 @@ def log_p_by_length(ids: Ids, registry: Registry, slot: int) -> NDArray[np.float
     sums, counts, edges = evidence_blocks_of(scores, counted, np.zeros(len(ids), np.int64), ends)
     family = registry.profile.family
     log_p = activity_log_p(log_activity(sums, counts, family, edges), np.cumsum(counted), family)
-    return np.asarray(over_keys(log_p)[:, slot])
+    return np.asarray(holm(log_p)[:, slot])
 
 
 def answers_of(model: Any, writer: Writer, temperature: float, free: FreeTokens | None) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from benchmarks.accuracy import texts, unmarked
 from benchmarks.recording import INTERVAL, columns, exit_code, finish, parser
 from benchmarks.statistics import summary
 from iet.audit.auditor import Auditor
-from iet.audit.evidence import discoveries
+from iet.audit.evidence import benjamini_hochberg
 from iet.bulk.files import audit_files
 from iet.bulk.summary import Summary
 from iet.marks.registry import Registry
@@ -82,13 +82,15 @@ def measure(turns: texts.Turns, passages: Iterator[str], strangers: int) -> dict
             log_p, told = audited(turns.registry(), path, templates)
             others = [audited(turns.strangers(i), path, templates)[0] for i in range(strangers)]
             hits = np.array([(each <= np.log(LEVEL)).mean() for each in others])
-            reported = discoveries(log_p, FDR)
+            reported = benjamini_hochberg(log_p, FDR)
             figures[name] = {
                 "written": float((log_p[marked] <= np.log(LEVEL)).mean()),
                 "beside": float((log_p[~marked] <= np.log(LEVEL)).mean()),
                 "strangers": float(hits.mean()),
                 "highest": float(hits.max(initial=0)),
-                "reported of strangers": float(np.mean([discoveries(each, FDR).sum() for each in others])),
+                "reported of strangers": float(
+                    np.mean([benjamini_hochberg(each, FDR).sum() for each in others])
+                ),
                 "false discoveries": float((reported & ~marked).sum() / max(1, reported.sum())),
                 "template": told.template_share or 0.0,
             }

@@ -11,23 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.audit.align import TokenAlignment
-from iet.audit.certainty import certainty, chance_factors, cut_by_token, doubted
+from iet.audit.certainty import certainty, chance_factors, cut_by_token, temper_posteriors
 from iet.audit.decode import Decoded, Spans, decode, decode_together, name_pieces, spans_of
 from iet.audit.details import boundary_columns, chosen_boundaries, details_of, published_shares
 from iet.audit.encode import TokenBatch
 from iet.audit.evidence import (
     activity_log_p,
+    benjamini_hochberg,
     decoy_log_p,
-    discoveries,
-    over_keys,
-    over_own_keys,
-    over_sessions,
+    holm,
     piece_log_p,
     segment_log_p,
+    session_log_p,
+    sidak_min_p,
 )
 from iet.audit.parts import Parts
 from iet.audit.plan import Plan
-from iet.audit.quotations import agreed
+from iet.audit.quotations import cap_quoted_posteriors
 from iet.audit.score import ScoreMatrix, activity_of, owners_of, score
 from iet.marks.keys import Keys, KeyTable
 from iet.marks.sessions import OWN, sessions_digest
@@ -132,7 +132,7 @@ def _result(plan: Plan, texts: Sequence[str] | None, read: DecodedTexts, details
     certain: dict[str, Float64s] = {}
     if read.decoded.posteriors is not None:
         by_agent = tuple(_sum_columns(posterior, local) for posterior in read.decoded.posteriors)
-        posteriors = doubted(agreed(by_agent, alignment), evidence[:, owners])
+        posteriors = temper_posteriors(cap_quoted_posteriors(by_agent, alignment), evidence[:, owners])
         factors = chance_factors(spans, len(posteriors))
         if plan.options.attributed == "tokens" and not read.pieces_given:
             spans = cut_by_token(posteriors, owners, factors, spans, evidence, level)
@@ -247,7 +247,7 @@ def _attributed(
     for d in np.unique(spans.texts[attributed]).tolist():
         low, high = np.searchsorted(spans.texts, [d, d + 1])
         some = low + np.flatnonzero(attributed[low:high])
-        attributed[some] = discoveries(log_p[some], level)
+        attributed[some] = benjamini_hochberg(log_p[some], level)
     return attributed
 
 
@@ -303,7 +303,7 @@ def _found_sessions(plan: Plan, log_p: Sequence[Float64s]) -> tuple[FoundSession
     for reader, values in zip(plan.readers, log_p, strict=True):
         keys = reader.keys
         if isinstance(keys, KeyTable) and keys.sessions is not None and len(keys):
-            corrected = over_sessions(values, keys.owners, keys.sessions, plan.num_readings * plan.agents)
+            corrected = session_log_p(values, keys.owners, keys.sessions, plan.num_readings * plan.agents)
             for d, k in np.argwhere(corrected <= math.log(plan.options.level)).tolist():
                 agent = int(keys.owners[k]) + reader.first
                 found.append(FoundSession(d, agent, int(keys.sessions[k]), float(corrected[d, k])))
@@ -326,7 +326,7 @@ def _evidence(plan: Plan, log_p: Sequence[Float64s]) -> Float64s:
     text. `log_p` are those of the keys of each profile, [D, K].
     """
     owners = np.concatenate([reader.owners for reader in plan.readers])
-    corrected = over_keys(over_own_keys(np.concatenate(log_p, axis=1), owners))
+    corrected = holm(sidak_min_p(np.concatenate(log_p, axis=1), owners))
     evidence = np.full((len(corrected), len(plan.names)), np.nan)
     evidence[:, np.unique(owners)] = np.minimum(corrected + math.log(plan.num_readings), 0)
     return evidence

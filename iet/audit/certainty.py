@@ -35,7 +35,7 @@ def chance_factors(spans: Spans, texts: int) -> Float64s:
     return np.asarray(np.sqrt(1 + nobody / np.maximum(1, someone)))
 
 
-def doubted(posteriors: Sequence[Float32s], evidence: Float64s) -> tuple[Float32s, ...]:
+def temper_posteriors(posteriors: Sequence[Float32s], evidence: Float64s) -> tuple[Float32s, ...]:
     """Return γ [T, P] of each text, the odds against each agent raised by 1 + 4 / nats of its evidence.
 
     Strengths are fitted to the text that is then read with them, and of many agents and texts those are found
@@ -55,7 +55,7 @@ def doubted(posteriors: Sequence[Float32s], evidence: Float64s) -> tuple[Float32
     )
 
 
-def raised(errors: Float64s, factors: Float64s | float) -> Float64s:
+def scale_odds(errors: Float64s, factors: Float64s | float) -> Float64s:
     """Return probabilities of errors whose odds are `factors` times as high."""
     return np.asarray(factors * errors / (1 + (factors - 1) * errors))
 
@@ -84,7 +84,7 @@ def certainty(
             posterior, np.append(starts[mine], len(posterior)), columns[mine]
         )
         # P(a wrote none of it) is at most 1 - γ_t(a) at any of its tokens.
-        errors[mine] = raised(1 - np.minimum(highest, 1), factors[d])
+        errors[mine] = scale_odds(1 - np.minimum(highest, 1), factors[d])
         lows[mine], highs[mine] = share_intervals(posterior, starts[mine], ends[mine], columns[mine])
     known = present[columns] == guesses  # others were not looked at: their posterior is 0
     return {
@@ -119,7 +119,7 @@ def cut_by_token(
         if agent < 0 or not evidence[d, agent] <= math.log(level):
             continue
         held = np.minimum(posteriors[d][start:end, column].astype(np.float64), 1)
-        named = raised(1 - held, float(factors[d])) <= level
+        named = scale_odds(1 - held, float(factors[d])) <= level
         cuts = np.flatnonzero(named[1:] != named[:-1]) + 1 + start
         starts += cuts.tolist()
         counts[s] += len(cuts)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from iet.audit.encode import TokenBatch
-from iet.audit.evidence import over_keys, over_own_keys, over_sessions
+from iet.audit.evidence import holm, session_log_p, sidak_min_p
 from iet.audit.plan import Plan
 from iet.audit.tails import log_tails
 from iet.audit.traces import Trace
@@ -266,7 +266,7 @@ def _tested(
             sums, counts = part.sums(first, last, reader.keys), part.counts[first:last]
             tails = log_tails(sums.ravel(), np.repeat(counts, sums.shape[1]), family)
             of_keys.append(tails.reshape(sums.shape))
-            log_p[:, np.unique(owners)] = over_own_keys(of_keys[-1], owners)
+            log_p[:, np.unique(owners)] = sidak_min_p(of_keys[-1], owners)
             for row in np.flatnonzero(np.isin(claimed[first:last], owners)).tolist():
                 mine = owners == claimed[first + row]
                 excess[first + row] = sums[row, mine].max() - counts[row] * family.mean(0.0)
@@ -277,15 +277,15 @@ def _tested(
             if judged[d] and len(rest):
                 values = log_p[d - first, rest]
                 others[d] = rest[values.argmin()]
-                other[d] = over_own_keys(values, np.zeros(len(rest), np.int64))[0]  # of the lowest of them
+                other[d] = sidak_min_p(values, np.zeros(len(rest), np.int64))[0]  # of the lowest of them
         if plan.sessions:
             for reader, tails in zip(plan.readers, of_keys, strict=True):
                 for column, agents in enumerate((claimed[first:last], others[first:last])):
                     _name_sessions(plan, reader, tails, agents, sessions[first:last, column], certain)
     with_claim = judged & (claimed >= 0)
     own[~with_claim] = 0
-    own[with_claim] = over_keys(own[with_claim])
-    other[judged] = over_keys(other[judged])
+    own[with_claim] = holm(own[with_claim])
+    other[judged] = holm(other[judged])
     return own, other, others, excess, sessions
 
 
@@ -297,7 +297,7 @@ def _name_sessions(
     if not isinstance(keys, KeyTable) or keys.sessions is None or not len(keys):
         return
     for d in np.flatnonzero(np.isin(agents, reader.owners)).tolist():
-        found = over_sessions(log_p[d : d + 1], keys.owners, keys.sessions, plan.agents)[0]
+        found = session_log_p(log_p[d : d + 1], keys.owners, keys.sessions, plan.agents)[0]
         found[reader.owners != agents[d]] = 0
         if found.min() <= certain:
             sessions[d] = keys.sessions[found.argmin()]

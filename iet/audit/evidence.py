@@ -19,15 +19,15 @@ from iet.native.loops import loop
 __all__ = [
     "LOG_TAILS",
     "activity_log_p",
+    "benjamini_hochberg",
     "decoy_log_p",
-    "discoveries",
+    "holm",
     "log_tail",
     "log_tails",
-    "over_keys",
-    "over_own_keys",
-    "over_sessions",
     "piece_log_p",
     "segment_log_p",
+    "session_log_p",
+    "sidak_min_p",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -141,7 +141,7 @@ def activity_log_p(log_ratios: Floats, count: int | Integers, family: Family) ->
     does inside. Where p is above e^-1, and for n below 128, it is not smooth enough in n, and the higher of
     the neighbouring rows is taken; likewise the higher entry in log Λ where p is above e^-1. This is Markov's
     bound 1/Λ for texts shorter than the table (n < 32) and for families of `sum_family`, whose laws differ
-    by their parameters. A key by itself: `over_keys` corrects for their number.
+    by their parameters. A key by itself: `holm` corrects for their number.
 
     Args:
         log_ratios: `iet.decoding.log_activity` [K], or [D, K] of several texts.
@@ -210,7 +210,7 @@ def decoy_log_p(log_ratios: Floats, decoys: Floats) -> Floats:
     return np.asarray(np.log((1.0 + above) / (1.0 + len(ranked))))
 
 
-def over_own_keys(log_p: Floats, owners: Integers) -> Floats:
+def sidak_min_p(log_p: Floats, owners: Integers) -> Floats:
     """Return the p-value of each agent from those of its keys, rotated ones among them.
 
         p'_a = 1 - (1 - min p)^k,  over the k keys of agent a
@@ -226,7 +226,7 @@ def over_own_keys(log_p: Floats, owners: Integers) -> Floats:
     Returns:
         log_p <= 0 [A], or [D, A], of the agents that have a key, ascending.
 
-    >>> np.exp(over_own_keys(np.log([0.001, 0.5, 0.3, 0.2]), np.array([0, 0, 0, 3]))).round(4).tolist()
+    >>> np.exp(sidak_min_p(np.log([0.001, 0.5, 0.3, 0.2]), np.array([0, 0, 0, 3]))).round(4).tolist()
     [0.003, 0.2]
     """
     firsts = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))[: len(owners)]
@@ -235,7 +235,7 @@ def over_own_keys(log_p: Floats, owners: Integers) -> Floats:
     return np.where(counts == 1, lowest, _of_lowest(lowest, counts))
 
 
-def over_sessions(log_p: Floats, owners: Numbers, sessions: Numbers, agents: int) -> Floats:
+def session_log_p(log_p: Floats, owners: Numbers, sessions: Numbers, agents: int) -> Floats:
     """Return the p-value of each agent in each session, from those of its keys there.
 
         p'_as = min(1, A · (1 - (1 - min p)^k)),  min over the keys of a in s, k of all of a's keys
@@ -271,7 +271,7 @@ def _of_lowest(log_p: Floats, count: Integers) -> Floats:
     return np.asarray(np.minimum(0.0, np.where(small < -30, small + np.log(count), exact)))
 
 
-def over_keys(log_p: Floats) -> Floats:
+def holm(log_p: Floats) -> Floats:
     """Return the p-values of K agents, or keys, corrected for their number, by Holm's steps.
 
         p'_(i) = max over j <= i of 1 - (1 - p_(j))^(K - j + 1)
@@ -286,7 +286,7 @@ def over_keys(log_p: Floats) -> Floats:
     Returns:
         log_p <= 0, of the same shape.
 
-    >>> np.exp(over_keys(np.log([0.001, 0.5, 0.04]))).round(4).tolist()
+    >>> np.exp(holm(np.log([0.001, 0.5, 0.04]))).round(4).tolist()
     [0.003, 0.5, 0.0784]
     """
     values = np.asarray(log_p, np.float64)
@@ -298,7 +298,7 @@ def over_keys(log_p: Floats) -> Floats:
     return corrected
 
 
-def discoveries(
+def benjamini_hochberg(
     log_p: npt.ArrayLike, level: float = 0.01, *, dependent: bool = False
 ) -> npt.NDArray[np.bool_]:
     """Tell which p-values to report, so that of the reported ones at most `level` is false on average.
@@ -318,7 +318,7 @@ def discoveries(
     Raises:
         InputError: a number is out of range.
 
-    >>> discoveries(np.log([0.001, 0.2, 0.019, 0.6]), level=0.05).tolist()
+    >>> benjamini_hochberg(np.log([0.001, 0.2, 0.019, 0.6]), level=0.05).tolist()
     [True, False, True, False]
     """
     try:

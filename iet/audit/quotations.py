@@ -42,7 +42,7 @@ def first_places(symbols: Int64s, shortest: int = SHORTEST) -> Int64s | None:
     return places
 
 
-def agreed(posteriors: Sequence[Float32s], alignment: TokenAlignment) -> tuple[Float32s, ...]:
+def cap_quoted_posteriors(posteriors: Sequence[Float32s], alignment: TokenAlignment) -> tuple[Float32s, ...]:
     """Return γ [T, P] of each text, of a copy the lower of its own and that of the passage's first place.
 
     A quotation has the marks of the one who is quoted, or none. Where it is short, the words around it decide

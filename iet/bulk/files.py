@@ -31,7 +31,7 @@ from iet import __version__
 from iet.audit.arrow import check_readable
 from iet.audit.auditor import Auditor
 from iet.audit.documents import check_encoding, text_of
-from iet.audit.evidence import discoveries
+from iet.audit.evidence import benjamini_hochberg
 from iet.audit.records import audit_records
 from iet.bulk.folder import (
     Folder,
@@ -141,8 +141,8 @@ def audit_files(
             are removed where the tables change; so are its pages.
         pages: also write index.html, a row for each document, and a page for each in which somebody is found,
             the surest 10,000 and 1,000 of them, with one shard. Those documents are read once more.
-        fdr: also find the documents to report at this false-discovery rate (`iet.evidence.discoveries`), 0 to
-            1. It is over all documents, so there must be one shard.
+        fdr: also find the documents to report at this false-discovery rate, 0 to 1
+            (`iet.evidence.benjamini_hochberg`). It is over all documents, so there must be one shard.
         templates: a passage that stands in so many documents, or more, is evidence in the first of them
             alone, at least 2 (`iet.bulk.templates`); None: in each. It takes a pass over all input before,
             and 168 MB at most.
@@ -179,7 +179,7 @@ def audit_files(
             )
     if fdr is not None:
         try:
-            discoveries([], fdr)
+            benjamini_hochberg([], fdr)
         except InputError:
             raise InputError(f"fdr: got {fdr!r}, expected a number between 0 and 1") from None
         if count > 1:

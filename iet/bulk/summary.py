@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from iet.audit.evidence import discoveries
+from iet.audit.evidence import benjamini_hochberg
 from iet.bulk.folder import Folder, name_of
 from iet.bulk.sources import told_of
 
@@ -106,6 +106,6 @@ def summed_up(folder: Folder, found: list[int], fdr: float | None, templates: in
     if fdr is None:
         return Summary(**told)
     every = np.concatenate(log_p)
-    reported = every[discoveries(every, fdr)]
+    reported = every[benjamini_hochberg(every, fdr)]
     highest = float(reported.max()) if len(reported) else None
     return Summary(**told, fdr=fdr, fdr_log_p=highest, fdr_documents=len(reported))

@@ -13,7 +13,7 @@ import pytest
 
 import iet
 from iet.audit.attribution import decode_texts
-from iet.audit.certainty import chance_factors, doubted, raised
+from iet.audit.certainty import chance_factors, scale_odds, temper_posteriors
 from iet.errors import InputError
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
@@ -51,9 +51,9 @@ def test_tokens_are_named_that_are_sure_by_themselves(whole: Report, named: Repo
     open_, held = whole.token_agents, np.full(named.tokens, np.nan)
     inside = open_ >= 0
     evidence = np.array([[named.evidence[agent] for agent in named.agents]])
-    (posterior,) = doubted([named.posterior], evidence)
+    (posterior,) = temper_posteriors([named.posterior], evidence)
     held[inside] = posterior[inside, open_[inside]]
-    sure = inside & (raised(1 - np.minimum(np.nan_to_num(held), 1), factor(WEAK_TEXT)) <= 0.05)
+    sure = inside & (scale_odds(1 - np.minimum(np.nan_to_num(held), 1), factor(WEAK_TEXT)) <= 0.05)
     np.testing.assert_array_equal(named.token_agents, np.where(sure, open_, -1))
     assert 0.2 < named.coverage < whole.coverage
     assert named.found == whole.found

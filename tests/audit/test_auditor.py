@@ -14,7 +14,7 @@ from tokenizers import normalizers
 
 import iet
 from iet import kernels
-from iet.audit.certainty import doubted
+from iet.audit.certainty import temper_posteriors
 from iet.audit.evidence import log_tail
 from iet.errors import InputError, TokenizerMismatch
 from iet.marks.registry import Registry
@@ -90,7 +90,9 @@ def test_evidence_decides_and_the_posterior_is_that_of_the_segment() -> None:
     assert report.posterior_agents.tolist() == [0, 1, 2]
     assert (report.posterior >= 0).all()
     assert (report.posterior.sum(axis=1) <= 1 + 1e-5).all()
-    (posterior,) = doubted([report.posterior], np.array([[report.evidence[name] for name in report.agents]]))
+    (posterior,) = temper_posteriors(
+        [report.posterior], np.array([[report.evidence[name] for name in report.agents]])
+    )
     for segment in report.segments:
         assert (segment.agent is not None) == (segment.log_p <= math.log(0.01))
         column = report.agents.index(segment.best_guess)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from iet.audit.certainty import certainty, chance_factors, cut_by_token, doubted, raised
+from iet.audit.certainty import certainty, chance_factors, cut_by_token, scale_odds, temper_posteriors
 from iet.audit.decode import Spans
 from iet.decoding import forward_backward
 from tests.support.scores import chain_text
@@ -20,20 +20,20 @@ def spans(*rows: tuple[int, int, int, int]) -> Spans:
 def test_odds_of_an_error_grow_with_what_is_nobodys() -> None:
     found = chance_factors(spans((0, 0, 30, 1), (0, 30, 120, -1), (1, 0, 9, 0), (2, 0, 8, -1)), 4)
     np.testing.assert_allclose(found, [2, 1, 3, 1])
-    np.testing.assert_allclose(raised(np.array([0.0, 0.01, 0.5, 1.0]), 3.0), [0, 0.03 / 1.02, 0.75, 1])
+    np.testing.assert_allclose(scale_odds(np.array([0.0, 0.01, 0.5, 1.0]), 3.0), [0, 0.03 / 1.02, 0.75, 1])
     errors = np.linspace(0, 1, 7)
-    np.testing.assert_allclose(raised(errors, 1.0), errors)
+    np.testing.assert_allclose(scale_odds(errors, 1.0), errors)
 
 
 def test_posteriors_are_doubted_by_how_little_evidence_there_is() -> None:
     posterior = np.array([[0.9, 0.1, 0.0], [1.0, 0.0, 0.0], [0.25, 0.5, 0.25]], np.float32)
     evidence = np.array([[-8.0, -1e9, np.nan], [-4.0, 0.0, -1.0]])
-    found = doubted([posterior, posterior], evidence)
+    found = temper_posteriors([posterior, posterior], evidence)
     np.testing.assert_allclose(found[0][0], [0.9 / (0.9 + 1.5 * 0.1), 0.1, 0], rtol=1e-5)
     np.testing.assert_allclose(found[0][1], [1, 0, 0])
     np.testing.assert_allclose(found[0][2], [0.25 / (0.25 + 1.5 * 0.75), 0.5, 0.25 / 1.75], rtol=1e-5)
     np.testing.assert_allclose(found[1][2], [0.25 / 1.75, 0.5 / 1.5, 0.25 / 1.75], rtol=1e-5)
-    assert doubted([], np.zeros((0, 3))) == ()
+    assert temper_posteriors([], np.zeros((0, 3))) == ()
 
 
 def test_means_errors_and_shares_of_a_guess() -> None:
@@ -97,4 +97,4 @@ def test_of_two_pieces_beside_each_other_one_is_sure(level: float) -> None:
     named = np.repeat(sure, found.ends - found.starts)
     held = gamma[np.arange(4000), np.maximum(labels, 0)].astype(np.float64)
     two = (labels == 0) | (labels == 1)
-    np.testing.assert_array_equal(named, two & (raised(1 - np.minimum(held, 1), factors[0]) <= level))
+    np.testing.assert_array_equal(named, two & (scale_odds(1 - np.minimum(held, 1), factors[0]) <= level))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import iet
-from iet.audit.evidence import log_tail, over_keys
+from iet.audit.evidence import holm, log_tail
 from iet.errors import InputError
 from iet.report import telemetry
 from iet.report.claims import MEANINGS, ClaimReport
@@ -73,7 +73,7 @@ def test_p_values_are_tails_of_the_null_law_over_what_counts(family: str) -> Non
         before |= {tuple(ids[t - n + 1 : t + 1]) for t in range(n - 1, len(ids))}
         own.append(log_tail(float(scores[counted, d].sum()), len(counted), law))
         assert found.pieces[d].counted == len(counted)
-    assert [piece.log_p for piece in found.pieces] == pytest.approx(over_keys(np.array(own)), rel=1e-5)
+    assert [piece.log_p for piece in found.pieces] == pytest.approx(holm(np.array(own)), rel=1e-5)
     assert found.pieces[2].repeated >= 25 - n
 
 

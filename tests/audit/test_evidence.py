@@ -13,11 +13,11 @@ from scipy import integrate, special, stats
 import iet
 from iet.audit.evidence import (
     activity_log_p,
+    benjamini_hochberg,
     decoy_log_p,
-    discoveries,
+    holm,
     log_tail,
     log_tails,
-    over_keys,
     segment_log_p,
 )
 from iet.decoding import activity
@@ -259,14 +259,14 @@ def test_holm_controls_the_chance_of_any_false_key() -> None:
     rng = np.random.default_rng(0)
     p = rng.random((4000, 12))
     p[:, 0] *= 1e-9  # one key is in the text
-    found = np.exp([over_keys(np.log(row)) for row in p])
+    found = np.exp([holm(np.log(row)) for row in p])
     assert (found[:, 0] < 1e-7).all()
     false = (found[:, 1:] <= 0.05).any(axis=1).mean()
     assert stats.binom.sf(int(false * 4000) - 1, 4000, 0.05) > 1e-4
     assert stats.binom.cdf(int(false * 4000), 4000, 0.05) > 1e-4
     np.testing.assert_allclose(found.min(axis=1), -np.expm1(12 * np.log1p(-p.min(axis=1))), rtol=1e-9)
     # Where p is too small to be seen beside 1, and at 1.
-    np.testing.assert_allclose(over_keys(np.array([-900.0, 0.0])), [-900 + math.log(2), 0.0])
+    np.testing.assert_allclose(holm(np.array([-900.0, 0.0])), [-900 + math.log(2), 0.0])
 
 
 def test_discoveries_are_false_at_most_at_the_level() -> None:
@@ -275,19 +275,19 @@ def test_discoveries_are_false_at_most_at_the_level() -> None:
     for _ in range(2000):
         p = rng.random(40)
         p[:10] *= 1e-3
-        found = discoveries(np.log(p), 0.1)
+        found = benjamini_hochberg(np.log(p), 0.1)
         shares.append(found[10:].sum() / max(1, found.sum()))
     assert np.mean(shares) < 0.1
     assert np.mean(shares) > 0.05  # 0.1 x 30 / 40
-    assert discoveries([]).tolist() == []
+    assert benjamini_hochberg([]).tolist() == []
     with pytest.raises(InputError, match="log_p: got \\['x'\\], expected logarithms"):
-        discoveries(["x"])  # type: ignore[list-item]
-    assert discoveries(np.log([0.01, 0.5]), 0.02).tolist() == [True, False]
-    assert discoveries(np.log([0.01, 0.5]), 0.02, dependent=True).tolist() == [False, False]
+        benjamini_hochberg(["x"])  # type: ignore[list-item]
+    assert benjamini_hochberg(np.log([0.01, 0.5]), 0.02).tolist() == [True, False]
+    assert benjamini_hochberg(np.log([0.01, 0.5]), 0.02, dependent=True).tolist() == [False, False]
     with pytest.raises(InputError, match="log_p: got"):
-        discoveries([0.5])
+        benjamini_hochberg([0.5])
     with pytest.raises(InputError, match="level: got 1"):
-        discoveries([-1.0], 1.0)
+        benjamini_hochberg([-1.0], 1.0)
 
 
 # Which keys chance would speak for

@@ -12,7 +12,7 @@ from scipy import stats
 
 import iet
 from iet.audit.attribution import decode_texts
-from iet.audit.evidence import over_own_keys
+from iet.audit.evidence import sidak_min_p
 from iet.errors import InputError
 from iet.marks.registry import Registry
 from tests.support.teams import WORDS, secret, team
@@ -51,13 +51,13 @@ IDS = write(TEAM, TURNS, epochs=EPOCHS)
 def test_the_p_value_of_an_agent_is_exact_whatever_the_number_of_its_keys() -> None:
     owners = np.repeat([0, 1, 4], [1, 16, 3])
     p = np.random.default_rng(0).random((20_000, 20))
-    found = np.exp(over_own_keys(np.log(p), owners))
+    found = np.exp(sidak_min_p(np.log(p), owners))
     for agent in range(3):
         assert stats.kstest(found[:, agent], "uniform").pvalue > 1e-4
     assert np.array_equal(found[:, 0], np.exp(np.log(p[:, 0])))
-    low = over_own_keys(np.array([-900.0, -5.0, -40.0, -1000.0]), np.array([0, 0, 1, 1]))
+    low = sidak_min_p(np.array([-900.0, -5.0, -40.0, -1000.0]), np.array([0, 0, 1, 1]))
     np.testing.assert_allclose(low, [-900 + math.log(2), -1000 + math.log(2)])
-    assert over_own_keys(np.zeros((3, 4)), np.array([0, 0, 2, 2])).tolist() == [[0.0, 0.0]] * 3
+    assert sidak_min_p(np.zeros((3, 4)), np.array([0, 0, 2, 2])).tolist() == [[0.0, 0.0]] * 3
 
 
 @pytest.mark.parametrize("keys", [{"planner": 16, "critic": 16}, {"planner": 12, "critic": 1}])

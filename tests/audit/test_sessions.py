@@ -15,7 +15,7 @@ import pytest
 import iet
 from iet.audit.attribution import _best_of_many
 from iet.audit.encode import TokenBatch
-from iet.audit.evidence import over_sessions
+from iet.audit.evidence import session_log_p
 from iet.errors import InputError
 from iet.marks.registry import Registry
 from iet.marks.tokenizer import Encoding
@@ -158,7 +158,7 @@ def test_of_unmarked_texts_few_have_a_session() -> None:
 def test_p_values_are_corrected_for_all_keys_of_all_agents() -> None:
     owners, sessions = np.array([0, 0, 0, 0, 1, 1]), np.array([-1, 0, 0, 1, -1, 0])
     p = np.array([[0.5, 0.01, 0.001, 0.3, 1e-9, 1.0]])
-    found = np.exp(over_sessions(np.log(p), owners, sessions, 2))
+    found = np.exp(session_log_p(np.log(p), owners, sessions, 2))
     expected = [1.0, 2 * (1 - 0.999**4), 1.0, 1.0, 4e-9, 1.0]
     assert found[0] == pytest.approx(expected, rel=1e-6)
 

@@ -22,7 +22,7 @@ import pytest
 import zstandard
 
 from iet.audit.auditor import Auditor
-from iet.audit.evidence import discoveries
+from iet.audit.evidence import benjamini_hochberg
 from iet.bulk.files import DOCUMENTS, SEGMENTS, audit_files
 from iet.bulk.summary import Summary
 from iet.cli import main
@@ -309,7 +309,7 @@ def test_discoveries_over_documents(registry: Registry, auditor: Auditor, tmp_pa
     (tmp_path / "a.jsonl").write_bytes(json_lines(documents(registry)))
     summary = audit_files(auditor, [tmp_path / "a.jsonl"], tmp_path / "out", chunk_rows=4, fdr=0.05)
     log_p = np.array([row["log_p"] for row in tables(tmp_path / "out")[0]])
-    assert (discoveries(log_p, 0.05) == (log_p <= summary.fdr_log_p)).all()
+    assert (benjamini_hochberg(log_p, 0.05) == (log_p <= summary.fdr_log_p)).all()
     assert summary.fdr_documents == (log_p <= summary.fdr_log_p).sum() >= 4
 
 

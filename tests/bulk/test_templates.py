@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from iet.audit.auditor import Auditor
-from iet.audit.evidence import discoveries
+from iet.audit.evidence import benjamini_hochberg
 from iet.bulk.files import audit_files
 from iet.bulk.templates import Templates, count, symbols_of
 from iet.cli import main
@@ -177,4 +177,4 @@ def test_a_template_that_chance_favours_is_one_finding(tmp_path: pathlib.Path) -
     assert before.fdr_documents > 20
     assert after.fdr_documents <= 1
     kept = [row["log_p"] for row in rows_of(tmp_path / "after")]
-    assert discoveries(kept[1:], 0.05).sum() == 0
+    assert benjamini_hochberg(kept[1:], 0.05).sum() == 0

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from benchmarks.paper.marks import GAMMA, GREEN, Keys
 from benchmarks.paper.reading import alignment, printed
 from iet.audit.auditor import Auditor
-from iet.audit.evidence import activity_log_p, decoy_log_p, discoveries, over_keys, segment_log_p
+from iet.audit.evidence import activity_log_p, benjamini_hochberg, decoy_log_p, holm, segment_log_p
 from iet.audit.metrics import token_accuracy, token_labels
 from iet.decoding import Segmentation, decode, log_activity, windows
 from iet.decoding.activity import evidence_blocks
@@ -151,7 +151,7 @@ def _free(
             log_p = decoy_log_p(activity, log_activity(green, counts, ZERO_OR_ONE))
         else:
             log_p = activity_log_p(log_activity(sums, counts, family), int(fresh.sum()), family)
-        agent_log_p = over_keys(log_p)
+        agent_log_p = holm(log_p)
         sure = [
             found.posterior[start:end, agent].max() >= 1 - LEVEL
             for start, end, agent in zip(starts[mine], ends[mine], agents[mine], strict=True)
@@ -159,7 +159,7 @@ def _free(
         kept = (agent_log_p[agents[mine]] <= math.log(LEVEL)) & np.array(sure, np.bool_)
     else:
         log_p = segment_log_p(scores, pairs, starts[mine], ends[mine], agents[mine], family, scores.shape[1])
-        kept = discoveries(log_p, LEVEL)
+        kept = benjamini_hochberg(log_p, LEVEL)
     for segment in mine[~kept].tolist():
         labels[starts[segment] : ends[segment]] = -1
     return labels
