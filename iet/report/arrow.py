@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from iet.report.result import AuditResult
+if TYPE_CHECKING:
+    from iet.report.result import AuditResult
 
 SEGMENT = pa.struct(
     [
