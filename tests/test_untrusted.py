@@ -20,8 +20,7 @@ METHODS = {"read_pickle", "to_pickle", "get_unpickled", "extractall"}
 ALLOWED = {
     "iet/bulk/files.py imports pickle": "what goes to its own workers",
     "iet/bulk/workers.py imports pickle": "what its own parent process sends",
-    "iet/bulk/workers.py imports multiprocessing.connection": "a pipe to its own workers, pickled both ways",
-    "iet/service/pool.py imports multiprocessing.connection": "the same; requests go through it as bytes",
+    "iet/audit/worker_pool.py imports multiprocessing.connection": "pipes to its own workers",
     "benchmarks/engine_wheels.py calls exec": "functions of wheels that are pinned by their hash",
     "benchmarks/engine_wheels.py calls compile": "the same",
 }

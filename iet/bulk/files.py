@@ -349,11 +349,10 @@ class _Job:
         self,
         auditor: Auditor,
         chunk: Chunk,
-        alive: Callable[[], bool] = lambda: True,
         *,
         singly: bool = False,
     ) -> Iterator[int]:
-        """Audit one chunk and commit it, unless nobody waits for it any more; yield counts of its records."""
+        """Audit one chunk and commit it; yield counts of its audited records."""
         documents, segments, bad = list[pa.Table](), list[pa.Table](), list[dict[str, Any]]()
         for part in ([records] for records in chunk.singles()) if singly else [chunk.records]:
             for good, found, refused in self._audited(auditor, part):
@@ -362,8 +361,6 @@ class _Job:
                 segments.append(_segment_rows(where, found))
                 bad += refused
                 yield len(good) + len(refused)
-        if not alive():
-            return
         write_chunk(
             self.folder,
             chunk.index,

@@ -17,8 +17,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from iet.audit.worker_pool import ONE_THREAD
 from iet.bulk.arrow import Annotator
-from iet.bulk.workers import ONE_THREAD
 
 
 class IETAudit(Annotator):

@@ -1,77 +1,83 @@
-"""Audit chunks in processes of their own, which end with the process that started them."""
+"""Audit chunks in worker processes, and find the record at which workers die."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import multiprocessing
-import multiprocessing.connection
-import os
+import functools
 import pickle
-import signal
+import queue
 import sys
 from collections.abc import Callable, Generator, Iterator
-from multiprocessing import resource_tracker
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from iet.audit.auditor import Auditor
+from iet.audit.worker_pool import WorkerPool, WorkFailed
 from iet.bulk.inputs import Chunk
 from iet.errors import IetError
 
-ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "IET_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""The environment of a worker: as many processes as cores, each with one thread."""
-
-
 MOST_DEATHS = 20
-"""Workers that may die before a run ends; each of them is replaced."""
+"""Maximum number of workers that are replaced before a run fails."""
 
 
 class Job(Protocol):
-    """What is done with a chunk. It is pickled for each worker."""
+    """What is done with each chunk. It is pickled for each worker."""
 
-    def audit(
-        self, auditor: Auditor, chunk: Chunk, alive: Callable[[], bool] = ..., *, singly: bool = False
-    ) -> Iterator[int]:
-        """Audit a chunk and commit it, unless `alive` says that nobody waits for it any more.
+    def audit(self, auditor: Auditor, chunk: Chunk, *, singly: bool = False) -> Iterator[int]:
+        """Audit a chunk and commit it.
 
-        With `singly` nothing is read of a record before the one in front of it is counted.
+        With `singly`, a record is read only after the one before it has been counted.
 
         Yields:
-            The number of records that were audited since the last time; they are committed at the end.
+            The number of records audited since the last value; they are committed at the end.
         """
 
     def where(self, chunk: Chunk) -> str:
-        """Return what a chunk was read from, in words."""
+        """Return the files and rows that a chunk was read from."""
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class _Task:
-    """A chunk that a worker has, and how far it and those before it came.
+    """A chunk that is at work or waits for a worker.
 
-    `begun` tells whether this worker has taken it up: where it died sooner, no record is to blame.
+    Attributes:
+        chunk: its records.
+        singly: whether records are audited one by one, to find the one at which workers die.
+        suspect: the record at which the last worker died.
+        audited: number of records that this worker has audited.
+        reported: number of records that were reported so far, by workers that died as well.
+        begun: whether a worker has begun with it. If it dies earlier, no record is to blame.
     """
 
     chunk: Chunk
     singly: bool = False
     suspect: int | None = None
     audited: int = 0
-    told: int = 0
+    reported: int = 0
     begun: bool = False
 
 
 def audited(
     auditor: Auditor, packed: bytes, job: Job, stream: Iterator[Chunk], workers: int
 ) -> Generator[tuple[int, int]]:
-    """Audit the chunks, and yield again and again the index of one and how many more of its records are done.
+    """Audit the chunks; yield repeatedly the index of one, and how many more of its records are done.
 
-    Where a worker dies, another one takes its chunk, record by record; the record at which two die then is
-    refused (`Chunk.refusing`), and the others are done.
+    If a worker dies, another one audits its chunk record by record. The record at which a second and a third
+    worker die is refused (`Chunk.refusing`), and the others are audited.
+
+    Args:
+        auditor: of this process.
+        packed: the pickled auditor, for the workers.
+        job: what is done with a chunk.
+        stream: the chunks, read as workers become free.
+        workers: maximum number of processes; with 1, this process does the work.
 
     Raises:
-        IetError: more than `MOST_DEATHS` workers died, or one behind all records of its chunk, or before any
-            took up a chunk; or one read other keys than `auditor` has: each reads the registry's file again.
+        IetError: more than `MOST_DEATHS` workers died, or one died after all records of its chunk or before
+            any worker began with a chunk; or the registry file changed, which each worker reads again.
     """
     if workers == 1:
         for chunk in stream:
@@ -81,131 +87,102 @@ def audited(
             except MemoryError:
                 raise _out_of_memory(job, chunk) from None
         return
-    crew = _Crew(auditor, packed, job)
-    idle, at_work = list[_Connection](), dict[_Connection, _Task]()
-    waiting, upcoming = list[_Task](), next(stream, None)
-    try:
-        while waiting or upcoming is not None or at_work:
-            # No more are hired than there are chunks.
-            while (waiting or upcoming is not None) and (idle or len(at_work) < workers):
-                connection = idle.pop() if idle else crew.hired()
-                if waiting:
-                    task = waiting.pop()
-                elif upcoming is not None:
-                    task, upcoming = _Task(upcoming), next(stream, None)
-                at_work[connection] = task
-                with contextlib.suppress(OSError):  # what died is found to have when it is asked for counts
-                    connection.send((task.chunk, task.singly))
-            for ready in multiprocessing.connection.wait(list(at_work)):
-                assert isinstance(ready, multiprocessing.connection.Connection)
-                task = at_work[ready]
-                try:
-                    said = ready.recv()
-                except (EOFError, OSError):
-                    waiting.append(crew.taken_over(ready, at_work.pop(ready)))
-                    continue
-                if isinstance(said, Exception):
-                    raise said
-                if said is None:
-                    del at_work[ready]
-                    idle.append(ready)
-                else:
-                    crew.begun = task.begun = True
-                    task.audited += said
-                    if task.audited > task.told:
-                        more, task.told = task.audited - task.told, task.audited
-                        yield task.chunk.index, more
-    except (KeyboardInterrupt, GeneratorExit):  # at once: a kill does no harm
-        crew.terminate()
-        raise
-    finally:
-        crew.dismiss()
+    # Progress of a task, the end of one, or a worker that does not start.
+    events = queue.SimpleQueue[tuple[_Task, int] | Future[None] | WorkFailed]()
+    pool = WorkerPool(
+        functools.partial(_make_work, packed, auditor.configuration, job),
+        on_lost=lambda failure: events.put(failure) if failure.reason == "start" else None,
+    )
+    at_work, waiting = dict[Future[None], _Task](), list[_Task]()
+    deaths, begun = 0, False
+    with contextlib.closing(pool):
+        while True:
+            while len(at_work) <= workers:  # one task more than workers, so that none waits for the reader
+                task = waiting.pop() if waiting else next(map(_Task, stream), None)
+                if task is None:
+                    break
+                pool.start(min(workers, len(at_work) + 1))
+                report = functools.partial(lambda task, count: events.put((task, count)), task)
+                future = pool.submit((task.chunk, task.singly), report_progress=report)
+                at_work[future] = task
+                future.add_done_callback(events.put)
+            if not at_work:
+                return
+            event = events.get()
+            if isinstance(event, tuple):
+                task, count = event
+                begun = task.begun = True
+                task.audited += count
+                if task.audited > task.reported:
+                    more, task.reported = task.audited - task.reported, task.audited
+                    yield task.chunk.index, more
+                continue
+            task = None if isinstance(event, WorkFailed) else at_work.pop(event)
+            error = event if isinstance(event, WorkFailed) else event.exception()
+            if error is None:
+                continue
+            if not isinstance(error, WorkFailed):
+                raise error
+            deaths += 1
+            how = f"worker died (exit code {error.exit_code})"
+            if not begun:  # all others would, too
+                raise IetError(
+                    f"a {how} before it took up a chunk; what it printed says why (a program that starts"
+                    ' workers needs `if __name__ == "__main__":` around its code), or memory is short'
+                )
+            if deaths > MOST_DEATHS or (task and task.singly and task.audited == len(task.chunk)):
+                where = f" It had {job.where(task.chunk)}." if task else ""
+                raise IetError(
+                    f"a {how}, number {deaths} of this run; the chunks that are done stay, and a run with"
+                    f" resume continues.{where} If workers die there again, memory is short: resume with"
+                    " fewer workers or a lower --max-record"
+                )
+            if task is not None:
+                waiting.append(_retried(task, f"the {how} at this record, twice; perhaps memory is short"))
 
 
-_Connection = multiprocessing.connection.Connection
+def _retried(task: _Task, reason: str) -> _Task:
+    """Return the task for the next worker; `reason` is why the record is refused if it is the suspect."""
+    chunk, suspect = task.chunk, task.suspect
+    if not task.begun:
+        return dataclasses.replace(task)
+    if task.singly and task.audited == suspect:
+        chunk, suspect = chunk.refusing(task.audited, reason), None
+    elif task.singly:
+        suspect = task.audited
+    return _Task(chunk, singly=True, suspect=suspect, reported=task.reported)
 
 
-class _Crew:
-    """The workers of a run.
+def _make_work(packed: bytes, expected: dict[str, Any], job: Job) -> Callable[[Any], Iterator[int]]:
+    """Return what a worker does with a chunk. The auditor is loaded with the first one."""
+    without_pandas()
+    auditor: Auditor | None = None
 
-    Workers of concurrent.futures would wait for ever for a parent that was killed. Here the death of the
-    parent closes the only other end of a worker's pipe.
-    """
+    def work(task: tuple[Chunk, bool]) -> Iterator[int]:
+        nonlocal auditor
+        chunk, singly = task
+        try:
+            auditor = auditor or _loaded(packed, expected)
+            yield 0  # from here on, the chunk is begun
+            yield from job.audit(auditor, chunk, singly=singly)
+        except MemoryError:
+            raise _out_of_memory(job, chunk) from None
 
-    def __init__(self, auditor: Auditor, packed: bytes, job: Job) -> None:
-        self._expected, self._packed, self._job = auditor.configuration, packed, job
-        self._processes = dict[_Connection, Any]()
-        self._hired, self._deaths = 0, 0
-        self.begun = False  # whether one of them has taken up a chunk
-
-    def hired(self) -> _Connection:
-        """Start a worker."""
-        spawn = multiprocessing.get_context("spawn")
-        ours, theirs = spawn.Pipe()
-        process = spawn.Process(
-            target=_work,
-            args=(theirs, self._packed, self._expected, self._job),
-            name=f"iet-audit-{self._hired}",
-            daemon=True,
-        )
-        with _undisturbed():
-            process.start()
-        theirs.close()
-        self._hired += 1
-        self._processes[ours] = process
-        return ours
-
-    def taken_over(self, connection: _Connection, task: _Task) -> _Task:
-        """Return what is left to do of a worker that died."""
-        process = self._processes.pop(connection)
-        connection.close()
-        process.join()
-        self._deaths += 1
-        chunk, at, said = task.chunk, task.audited, f"the worker died (exit code {process.exitcode})"
-        if not self.begun:  # as all others would
-            raise IetError(
-                f"{process.name}: {said} before it took up a chunk; what it printed says why (a program that"
-                ' starts workers needs `if __name__ == "__main__":` around what it does), or memory is short'
-            )
-        if self._deaths > MOST_DEATHS or (task.singly and at == len(chunk)):
-            raise IetError(
-                f"{process.name}: {said}, number {self._deaths} of this run; the chunks that are done stay,"
-                f" and a run with resume goes on. It had {self._job.where(chunk)}; where it dies there"
-                " again, memory is short: resume with fewer workers or a lower --max-record"
-            )
-        if not task.begun:
-            return dataclasses.replace(task)
-        if not task.singly:
-            return _Task(chunk, singly=True, told=task.told)
-        if at != task.suspect:
-            return _Task(chunk, singly=True, suspect=at, told=task.told)
-        chunk = chunk.refusing(at, f"{said} at this record, twice; perhaps memory is short")
-        return _Task(chunk, singly=True, told=task.told)
-
-    def terminate(self) -> None:
-        for process in self._processes.values():
-            process.terminate()
-
-    def dismiss(self) -> None:
-        """Let each worker end, and wait for it."""
-        for connection in self._processes:
-            connection.close()
-        for process in self._processes.values():
-            process.join()
+    return work
 
 
 def without_pandas() -> None:
-    """Keep pyarrow from importing pandas, where it is installed, to see whether what it is given is of it.
+    """Keep pyarrow from importing pandas, which takes longer than all other imports of a worker.
 
-    That takes longer than all other imports of a worker together, and nothing here is. What asks pyarrow for
-    pandas by name gets it afterwards, but an array that another part of the process makes of a Series is made
-    of its elements: so this is for workers and a command line.
+    At its first array, pyarrow imports pandas to recognise its types, and nothing here uses them. An explicit
+    conversion to pandas still works afterwards, but arrays made from a Series are made element by element.
+    So call this only in workers and on the command line.
     """
     if "pandas" in sys.modules:
         return
     sys.meta_path.insert(0, _NoPandas)
     try:
-        pa.array([""])  # pyarrow asks at its first array, and remembers
+        pa.array([""])  # pyarrow looks once, and remembers
     finally:
         sys.meta_path.remove(_NoPandas)
 
@@ -217,64 +194,29 @@ class _NoPandas:
             raise ModuleNotFoundError(name)
 
 
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Hold Ctrl-C back: here for a moment, and for ever in a process that is started meanwhile."""
-    if sys.platform == "win32":
-        yield
-        return
-    resource_tracker.ensure_running()  # the first process to be started starts it, and would let Ctrl-C in
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _work(
-    connection: multiprocessing.connection.Connection, packed: bytes, expected: dict[str, Any], job: Job
-) -> None:
-    """Audit chunks as they come, until the parent goes away."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the run
-    os.environ |= ONE_THREAD
-    without_pandas()
-    parent = os.getppid()
-    auditor: Auditor | None = None
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        while True:
-            chunk, singly = connection.recv()
-            try:
-                auditor = auditor or _loaded(packed, expected)
-                connection.send(0)
-                for count in job.audit(auditor, chunk, lambda: os.getppid() == parent, singly=singly):
-                    connection.send(count)
-                connection.send(None)
-            except (IetError, OSError) as error:
-                connection.send(error)
-            except MemoryError:
-                connection.send(_out_of_memory(job, chunk))
-    os._exit(0)  # all is on disk; to take the interpreter down would let the parent wait for 0.2 s
-
-
 def _out_of_memory(job: Job, chunk: Chunk) -> IetError:
     return IetError(f"out of memory with {job.where(chunk)}; resume with a lower --max-record")
 
 
 def _loaded(packed: bytes, expected: dict[str, Any]) -> Auditor:
-    """Return this worker's auditor, if it reads what the first process reads."""
+    """Unpickle a worker's auditor.
+
+    Raises:
+        IetError: its configuration differs from that of the first process.
+    """
     auditor: Auditor = pickle.loads(packed)
-    found = auditor.configuration
-    changed = [name for name, value in expected.items() if found[name] != value]
+    configuration = auditor.configuration
+    changed = [name for name, value in expected.items() if configuration[name] != value]
     if changed:
-        was, now = expected[changed[0]], found[changed[0]]
+        was, now = expected[changed[0]], configuration[changed[0]]
         if changed[0] == "published":
             raise IetError(
                 "published: texts were added to the index since the run began, and nothing was read under the"
-                " new one; audit with a copy of the index to which nobody adds, into another folder"
+                " new one; audit with a copy of the index that does not change, into another folder"
             )
         raise IetError(
             f"{changed[0]}: was {was!s:.20} when the run began, is {now!s:.20} in a worker: the registry has"
-            " changed, and nothing was read under the new one; put the old one back and resume, or audit into"
+            " changed, and nothing was read under the new one; restore the old one and resume, or audit into"
             " another folder"
         )
     return auditor

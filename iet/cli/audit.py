@@ -177,6 +177,7 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
     try:
+        from iet.audit.worker_pool import ONE_THREAD
         from iet.bulk import files, workers
         from iet.bulk.progress import Progress
         from iet.bulk.sources import told_of
@@ -184,7 +185,7 @@ def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
         raise missing(f"many documents need {error.name}", "bulk") from None
 
     # A worker has one thread, and this process is the only one.
-    for name, value in workers.ONE_THREAD.items():
+    for name, value in ONE_THREAD.items():
         os.environ.setdefault(name, value)
     workers.without_pandas()
     last = 0.0

@@ -70,7 +70,8 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
 
 def _serve(arguments: argparse.Namespace) -> int:
     try:
-        from iet.service import app, audits, credentials, limits, pool, server
+        from iet.audit.worker_pool import ONE_THREAD
+        from iet.service import app, audits, credentials, limits, server
     except ImportError as error:
         raise BackendUnavailable(
             f'iet serve needs {error.name}; pip install "implicit-execution-tracing[service]"'
@@ -91,7 +92,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     files = audits.AuditFiles(path, arguments.secret_mount, tokenizers, arguments.published)
     iet.Auditor(registry, published=arguments.published)  # refuses files that no worker could use
     tokens = None if arguments.no_auth else credentials.Credentials(arguments.tokens)
-    for name, value in pool.ONE_THREAD.items():
+    for name, value in ONE_THREAD.items():
         os.environ.setdefault(name, value)
     listening = server.listen(arguments.host, arguments.port, loopback=arguments.no_auth)
     host, port = listening.getsockname()[:2]

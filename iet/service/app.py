@@ -18,13 +18,13 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
 from iet import __version__
+from iet.audit.worker_pool import WorkerPool, WorkFailed
 from iet.errors import IetError
 from iet.service import batch, page, requests
 from iet.service.access_log import METRICS_MEDIA_TYPE, Metrics
 from iet.service.audits import HTML, AuditFiles, AuditJob, AuditResponse, json_response
 from iet.service.credentials import Credentials, bearer
 from iet.service.limits import ConcurrencyLimiter, Limits, RequestRefused, read_body, too_long
-from iet.service.pool import Pool, WorkFailed
 from iet.service.requests import JSON
 
 log = logging.getLogger("iet.service")
@@ -77,7 +77,7 @@ class Service:
         self._files, self._credentials = files, credentials
         self._limiter = ConcurrencyLimiter(limits.per_client, limits.requests)
         self._batches = set[batch.BatchBody]()
-        self._pool: Pool | None = None
+        self._pool: WorkerPool | None = None
         self._stopping = False
         self._problems = dict[str, str]()
         self.metrics = Metrics(
@@ -94,13 +94,13 @@ class Service:
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
         """Run the workers while the block runs."""
-        self._pool = Pool(
+        self._pool = WorkerPool(
             self._files,
             self.workers,
             seconds=self.limits.seconds,
             wait=self.limits.wait,
             memory=self.limits.memory_bytes,
-            tell=lambda line: log.warning("%s", line),
+            on_lost=self._log_loss,
         )
         try:
             yield
@@ -225,6 +225,14 @@ class Service:
         finally:
             self.metrics.audits.labels(outcome).inc()
             self.metrics.audit_seconds.observe(time.monotonic() - start)
+
+    def _log_loss(self, failure: WorkFailed) -> None:
+        """Log the loss of a worker. A failed start, which is retried every second, is logged once."""
+        if failure.reason == "start":
+            self._log_once("workers", str(failure))
+        else:
+            log.warning("a worker was lost: %s; another one is started", failure)
+            self._log_once("workers", "")
 
     def _log_once(self, subject: str, problem: str) -> None:
         """Log a problem when it occurs or changes; an empty one ends it."""

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from iet.audit import worker_pool
 from iet.audit.auditor import Auditor
 from iet.audit.records import audit_records
 from iet.bulk import files, workers
@@ -108,13 +109,13 @@ def test_a_deadly_record_costs_itself_alone(
 def test_no_more_workers_are_started_than_there_are_chunks(
     auditor: Auditor, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started, hired = list[Any](), workers._Crew.hired
+    started, start = list[Any](), worker_pool._Worker.__init__
 
-    def counted(crew: Any) -> Any:
-        started.append(hired(crew))
-        return started[-1]
+    def counted(worker: Any, *arguments: Any) -> None:
+        started.append(worker)
+        start(worker, *arguments)
 
-    monkeypatch.setattr(workers._Crew, "hired", counted)
+    monkeypatch.setattr(worker_pool._Worker, "__init__", counted)
     path = corpus(tmp_path / "a.jsonl", set(), 20)
     options: dict[str, Any] = {"chunk_rows": 10, "workers": 1000}
     assert audit_files(auditor, [path], tmp_path / "out", **options).documents == 20

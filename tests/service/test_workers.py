@@ -44,7 +44,7 @@ def test_a_worker_that_is_killed_or_stands_still_fails_its_request_alone(
         os.kill(second, signal.SIGKILL)
         assert service.audit(text=TEXT).status in (200, 503)  # its death may be seen before or after
         read()
-        assert "a worker was killed: it took longer than 2 seconds; another one is started" in service.said
+        assert "a worker was lost: it took longer than 2 seconds; another one is started" in service.said
 
 
 def refuses(service: Running) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from iet.service.pool import Pool, WorkFailed
+from iet.audit.worker_pool import WorkerPool, WorkFailed
 from tests.support import pool_work
 from tests.support.conditions import posix
 from tests.support.waiting import PATIENCE, wait_until
@@ -24,8 +24,8 @@ from tests.support.waiting import PATIENCE, wait_until
 pytestmark = posix
 
 
-def of_two(seconds: float) -> Iterator[Pool]:
-    made = Pool(pool_work.make, 2, seconds=seconds, wait=PATIENCE)
+def of_two(seconds: float) -> Iterator[WorkerPool]:
+    made = WorkerPool(pool_work.make, 2, seconds=seconds, wait=PATIENCE)
     wait_until(lambda: made.ready == 2)
     yield made
     made.close()
@@ -33,32 +33,32 @@ def of_two(seconds: float) -> Iterator[Pool]:
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
+def pool() -> Iterator[WorkerPool]:
     """One whose workers have all the time that they may need."""
     yield from of_two(PATIENCE)
 
 
 @pytest.fixture(scope="module")
-def hurried() -> Iterator[Pool]:
+def hurried() -> Iterator[WorkerPool]:
     """One whose workers have three seconds for a job."""
     yield from of_two(3)
 
 
-def do(pool: Pool, *jobs: Any) -> list[Any]:
+def do(pool: WorkerPool, *jobs: Any) -> list[Any]:
     async def all_of_them() -> list[Any]:
         return await asyncio.gather(*map(pool.do, jobs), return_exceptions=True)
 
     return asyncio.run(all_of_them())
 
 
-async def both_at_work(pool: Pool, folder: pathlib.Path) -> list[asyncio.Task[Any]]:
+async def both_at_work(pool: WorkerPool, folder: pathlib.Path) -> list[asyncio.Task[Any]]:
     """Have each worker take the job `folder`, for a client of its own, as none has both for long."""
     tasks = [asyncio.create_task(pool.do(folder, client)) for client in ("one", "two")]
     await asyncio.to_thread(wait_until, lambda: len(list(folder.iterdir())) == 2)
     return tasks
 
 
-def workers(pool: Pool, folder: pathlib.Path) -> set[int]:
+def workers(pool: WorkerPool, folder: pathlib.Path) -> set[int]:
     """Process ids of both, as soon as there are two."""
 
     async def asked() -> set[int]:
@@ -70,7 +70,7 @@ def workers(pool: Pool, folder: pathlib.Path) -> set[int]:
     return asyncio.run(asked())
 
 
-def test_jobs_are_spread_and_answered(pool: Pool, tmp_path: pathlib.Path) -> None:
+def test_jobs_are_spread_and_answered(pool: WorkerPool, tmp_path: pathlib.Path) -> None:
     answers = do(pool, 0.3, "a", b"\0" * 3_000_000)
     assert [job for _, job in answers] == [0.3, "a", b"\0" * 3_000_000]
     found = workers(pool, tmp_path / "both")
@@ -83,7 +83,7 @@ def test_jobs_are_spread_and_answered(pool: Pool, tmp_path: pathlib.Path) -> Non
 def test_a_worker_that_is_lost_takes_its_job_alone(
     name: str, poison: Any, reason: str, tmp_path: pathlib.Path, request: pytest.FixtureRequest
 ) -> None:
-    pool: Pool = request.getfixturevalue(name)
+    pool: WorkerPool = request.getfixturevalue(name)
     before = pool.replaced
     failure, *others = do(pool, poison, "a", "b", "c")
     assert isinstance(failure, WorkFailed)
@@ -94,7 +94,7 @@ def test_a_worker_that_is_lost_takes_its_job_alone(
     assert len(workers(pool, tmp_path / "both")) == 2
 
 
-def test_a_job_too_big_for_a_worker_that_stands_still_ends_in_time(hurried: Pool) -> None:
+def test_a_job_too_big_for_a_worker_that_stands_still_ends_in_time(hurried: WorkerPool) -> None:
     wait_until(lambda: hurried.ready == 2)
     (pid, _), *_ = do(hurried, "a")
     os.kill(pid, signal.SIGSTOP)
@@ -105,14 +105,14 @@ def test_a_job_too_big_for_a_worker_that_stands_still_ends_in_time(hurried: Pool
     assert [each.reason for each in failed] == ["time"]
 
 
-def test_a_worker_that_dies_between_jobs_costs_none(pool: Pool, tmp_path: pathlib.Path) -> None:
+def test_a_worker_that_dies_between_jobs_costs_none(pool: WorkerPool, tmp_path: pathlib.Path) -> None:
     for pid in workers(pool, tmp_path / "both"):
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: pool.ready == 0)  # nobody looks for them before there is a job
     assert [job for _, job in do(pool, "a", "b", "c")] == ["a", "b", "c"]
 
 
-def test_a_worker_that_a_client_has_cost_is_its_own_until_there_is_another(pool: Pool) -> None:
+def test_a_worker_that_a_client_has_cost_is_its_own_until_there_is_another(pool: WorkerPool) -> None:
     wait_until(lambda: pool.ready == 2)
 
     async def lost() -> None:
@@ -120,14 +120,14 @@ def test_a_worker_that_a_client_has_cost_is_its_own_until_there_is_another(pool:
             await pool.do("die", "mallory")
 
     asyncio.run(lost())
-    assert pool._jobs._at_work["mallory"] == 1 or pool.ready == 2
-    wait_until(lambda: pool.ready == 2 and not pool._jobs._at_work["mallory"])
+    assert pool._jobs._running["mallory"] == 1 or pool.ready == 2
+    wait_until(lambda: pool.ready == 2 and not pool._jobs._running["mallory"])
 
 
 def test_who_has_cost_a_worker_that_cannot_start_again_is_served_by_the_others(
     tmp_path: pathlib.Path,
 ) -> None:
-    pool = Pool(functools.partial(pool_work.begin_in, tmp_path), 2, seconds=PATIENCE, wait=PATIENCE)
+    pool = WorkerPool(functools.partial(pool_work.begin_in, tmp_path), 2, seconds=PATIENCE, wait=PATIENCE)
 
     async def ask() -> Any:
         await pool.do("a", "bob")  # another client, for whom a worker is kept
@@ -144,7 +144,7 @@ def test_who_has_cost_a_worker_that_cannot_start_again_is_served_by_the_others(
 
 
 def test_what_no_worker_takes_in_time_is_refused_and_never_done(tmp_path: pathlib.Path) -> None:
-    slow = Pool(pool_work.make, 1, seconds=PATIENCE, wait=0.2)
+    slow = WorkerPool(pool_work.make, 1, seconds=PATIENCE, wait=0.2)
 
     async def taken_and_late() -> Any:
         taken = asyncio.create_task(slow.do(tmp_path))
@@ -165,7 +165,7 @@ def test_what_no_worker_takes_in_time_is_refused_and_never_done(tmp_path: pathli
         slow.close()
 
 
-def test_a_cancelled_job_that_nobody_has_is_dropped(pool: Pool, tmp_path: pathlib.Path) -> None:
+def test_a_cancelled_job_that_nobody_has_is_dropped(pool: WorkerPool, tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "held"
     folder.mkdir()
 
@@ -187,7 +187,7 @@ def test_a_cancelled_job_that_nobody_has_is_dropped(pool: Pool, tmp_path: pathli
 
 @pytest.mark.skipif(sys.platform != "linux", reason="nothing else limits what a process allocates")
 def test_a_worker_takes_no_more_memory_than_it_may() -> None:
-    pool = Pool(pool_work.make, 1, seconds=PATIENCE, wait=PATIENCE, memory=50_000_000)
+    pool = WorkerPool(pool_work.make, 1, seconds=PATIENCE, wait=PATIENCE, memory=50_000_000)
     try:
         assert do(pool, (20_000_000,)) == [20_000_000]
         (failure,) = do(pool, (100_000_000,))
@@ -201,20 +201,22 @@ def test_a_worker_takes_no_more_memory_than_it_may() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="nothing else limits what a process allocates")
 def test_a_worker_that_stays_where_its_memory_ends_is_killed() -> None:
-    told: list[str] = []
-    pool = Pool(pool_work.make, 1, seconds=PATIENCE, wait=PATIENCE, memory=50_000_000, tell=told.append)
+    lost = list[WorkFailed]()
+    pool = WorkerPool(
+        pool_work.make, 1, seconds=PATIENCE, wait=PATIENCE, memory=50_000_000, on_lost=lost.append
+    )
     try:
         (failure,) = do(pool, "fill")  # which would take all of its time
         assert isinstance(failure, WorkFailed)
         assert failure.reason == "memory"
         assert do(pool, (20_000_000,)) == [20_000_000]
-        assert told == ["a worker was killed: it takes more memory than a worker has; another one is started"]
+        assert list(map(str, lost)) == ["it takes more memory than a worker has"]
         assert pool.replaced == 1
     finally:
         pool.close()
 
 
-def test_why_a_worker_does_not_start_is_told_once_until_one_does(tmp_path: pathlib.Path) -> None:
+def test_workers_that_do_not_start_are_tried_again(tmp_path: pathlib.Path) -> None:
     def begun() -> int:
         return len(tries.read_text()) if tries.exists() else 0
 
@@ -223,29 +225,33 @@ def test_why_a_worker_does_not_start_is_told_once_until_one_does(tmp_path: pathl
         expected = begun() + more
         wait_until(lambda: begun() >= expected)
 
-    told, refuse, tries = list[str](), tmp_path / "refuse", tmp_path / "tries"
+    lost, refuse, tries = list[WorkFailed](), tmp_path / "refuse", tmp_path / "tries"
     refuse.touch()
     make = functools.partial(pool_work.begin_in, tmp_path)
-    pool = Pool(make, 1, seconds=PATIENCE, wait=PATIENCE, tell=told.append)
-    why = "worker 0 does not start: nothing to work with"
+    pool = WorkerPool(make, 1, seconds=PATIENCE, wait=PATIENCE, on_lost=lost.append)
     try:
         wait_for(3)
-        assert told == [why]
+        assert {(failure.reason, str(failure)) for failure in lost} == {
+            ("start", "a worker does not start: nothing to work with")
+        }
+        assert len(lost) >= 2
         refuse.unlink()
         assert do(pool, (5,)) == [5]
         refuse.touch()
+        lost.clear()
         do(pool, "die")
         wait_for(2)
-        assert told == [why, "a worker died at work; another one is started", why]
+        assert [failure.reason for failure in lost[:2]] == ["died", "start"]
+        assert lost[0].exit_code == 7
     finally:
         pool.close()
 
 
-def test_a_worker_that_cannot_start_is_told_and_closing_does_not_wait() -> None:
-    told: list[str] = []
-    pool = Pool(pool_work.refuse, 1, seconds=1, wait=0.1, tell=told.append)
-    wait_until(lambda: told)
-    assert told[0] == "worker 0 does not start: nothing to work with"
+def test_a_worker_that_cannot_start_is_reported_and_closing_does_not_wait() -> None:
+    lost = list[WorkFailed]()
+    pool = WorkerPool(pool_work.refuse, 1, seconds=1, wait=0.1, on_lost=lost.append)
+    wait_until(lambda: lost)
+    assert str(lost[0]) == "a worker does not start: nothing to work with"
     (failure,) = do(pool, "a")
     assert failure.reason == "busy"
     pool.close()

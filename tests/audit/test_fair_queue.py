@@ -7,19 +7,19 @@ from concurrent.futures import Future
 
 import pytest
 
-from iet.service import turns
-from iet.service.turns import Turns
+from iet.audit import fair_queue
+from iet.audit.fair_queue import FairQueue, QueuedJob
 
 
-def filled(workers: int, **jobs: int) -> Turns:
-    made = Turns(workers)
+def filled(workers: int, **jobs: int) -> FairQueue:
+    made = FairQueue(workers)
     for client, count in jobs.items():
         for number in range(count):
-            made.put(client, (f"{client}{number}", Future()))
+            made.put(client, QueuedJob(f"{client}{number}", Future()))
     return made
 
 
-def taken(made: Turns) -> str:
+def taken(made: FairQueue) -> str:
     found = made.take()
     assert found is not None
     return str(found[1][0])
@@ -40,7 +40,7 @@ def test_clients_take_turns_and_leave_a_worker_to_the_others() -> None:
     late = list[str]()
     waiting = threading.Thread(target=lambda: late.append(taken(made)))
     waiting.start()
-    made.put("c", ("c0", Future()))  # not a2: two of three are at work for a
+    made.put("c", QueuedJob("c0", Future()))  # not a2: two of three are at work for a
     waiting.join()
     assert late == ["c0"]
     made.done("a")
@@ -57,12 +57,12 @@ def test_a_single_worker_is_nobodys_alone() -> None:
 
 
 def test_who_was_here_long_ago_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "SHARED_SECONDS", -1.0)
+    monkeypatch.setattr(fair_queue, "SHARED_SECONDS", -1.0)
     made = filled(2, b=1)
     assert taken(made) == "b0"
     made.done("b")
     for number in range(2):
-        made.put("a", (f"a{number}", Future()))
+        made.put("a", QueuedJob(f"a{number}", Future()))
     assert [taken(made) for _ in range(2)] == ["a0", "a1"]
 
 
@@ -71,7 +71,7 @@ def test_jobs_that_were_cancelled_do_not_pile_up() -> None:
     assert taken(made) == "a0"
     for _ in range(10_000):
         job: Future[object] = Future()
-        made.put("a", ("gone", job))
+        made.put("a", QueuedJob("gone", job))
         job.cancel()
     assert len(made._waiting["a"]) < 700
 
