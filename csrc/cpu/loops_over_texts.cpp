@@ -386,6 +386,46 @@ void gamma(Row<const double> totals, Integers counts, Row<double> log_p) {
   }
 }
 
+// ---------------------------------------------------------------- iet/bulk/templates.py
+
+// Ends and hashes of the fragments of a document; returns their number. A fragment ends after `shortest`
+// symbols or more where the bits `mask` of a hash of the last nine symbols are 0.
+int64_t fragments(Row<const uint64_t> symbols, int64_t shortest, uint64_t mask, Row<int64_t> ends,
+                  Row<uint64_t> hashes) {
+  constexpr uint64_t kFactor = 0x9E3779B97F4A7C15, kOther = 0xD6E8FEB86659FD93;
+  uint64_t near = 0, whole = 1;  // hashes of the last symbols and of the fragment so far
+  int64_t count = 0, start = 0;
+  for (int64_t t = 0; t < symbols.size; ++t) {
+    uint64_t mixed = (symbols[t] + 1) * kFactor;
+    mixed ^= mixed >> 32;
+    mixed *= kOther;
+    near = (near << 4) + (mixed >> 8);
+    whole = (whole ^ mixed) * kFactor;
+    whole ^= whole >> 29;
+    if (t + 1 < symbols.size && (t + 1 - start < shortest || ((near >> 32) & mask) != 0)) continue;
+    start = ends[count] = t + 1;
+    hashes[count++] = std::max<uint64_t>(whole, 1);  // 0 marks an empty slot
+    whole = 1;
+  }
+  return count;
+}
+
+// Counts fragments in an open-addressing table whose size is a power of two. A fragment that finds no slot
+// within 64 probes is not counted.
+void count_fragments(Row<const uint64_t> found, int64_t document, Row<uint64_t> hashes, Row<uint32_t> counts,
+                     Row<int64_t> firsts) {
+  const uint64_t last = static_cast<uint64_t>(hashes.size) - 1;
+  for (int64_t i = 0; i < found.size; ++i) {
+    for (uint64_t probe = 0; probe < 64; ++probe) {
+      const int64_t slot = static_cast<int64_t>((found[i] + probe) & last);
+      if (hashes[slot] == 0) hashes[slot] = found[i], firsts[slot] = document;
+      if (hashes[slot] != found[i]) continue;
+      ++counts[slot];
+      break;
+    }
+  }
+}
+
 }  // namespace
 
 void bind_loops_over_texts(py::module_& loops) {
@@ -405,6 +445,8 @@ void bind_loops_over_texts(py::module_& loops) {
   add("absorb_short_runs", &absorb_short_runs);
   add("binomial", &binomial);
   add("gamma", &gamma);
+  add("fragments", &fragments);
+  add("count_fragments", &count_fragments);
   // Scores come in both precisions.
   add("windows", &windows<float>);
   add("windows", &windows<double>);
