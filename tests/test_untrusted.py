@@ -24,7 +24,7 @@ ALLOWED = {
     "benchmarks/engine_wheels.py calls exec": "functions of wheels that are pinned by their hash",
     "benchmarks/engine_wheels.py calls compile": "the same",
 }
-"""With the data that is read. Numba's cache is read by Numba, once iet/native/cache.py has checked it."""
+"""With the data that is read. Numba reads its cache if iet/decoding/jit.py finds the folder safe."""
 
 
 def findings(source: str) -> Iterator[str]:

@@ -20,8 +20,8 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
+from iet.decoding.jit import njit
 from iet.marks.families import Family
-from iet.native.jit import njit
 
 GRID = {"lift": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0)}
 _SHORTEST_LEVEL = 5  # 32 tokens

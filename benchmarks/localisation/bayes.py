@@ -13,7 +13,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from iet.native.jit import njit
+from iet.decoding.jit import njit
 
 Floats = NDArray[np.float64]
 

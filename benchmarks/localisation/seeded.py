@@ -27,8 +27,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from iet.decoding.jit import njit
 from iet.marks.families import Family
-from iet.native.jit import njit
 
 GRID = {
     "window": (1, 20),

@@ -41,17 +41,6 @@ void column_summary(Matrix<const float> values, Integers boundaries, Integers co
     }
 }
 
-// ---------------------------------------------------------------- iet/audit/certainty.py
-
-void doubted(Matrix<const float> posterior, Row<const float> factors, Packed<float, 2> found) {
-  float* out = found.data;
-  for (int64_t t = 0; t < posterior.rows; ++t)
-    for (int64_t a = 0; a < posterior.columns; ++a) {
-      const float held = posterior(t, a), rest = 1.0f - held;
-      *out++ = held / (held + factors[a] * (rest < 1e-30f ? 1e-30f : rest));
-    }
-}
-
 // ---------------------------------------------------------------- iet/decoding/transitions.py
 
 int64_t floor_of(int64_t value, int64_t divisor) { return value / divisor - (value % divisor < 0 ? 1 : 0); }
@@ -149,7 +138,6 @@ void bind_loops_over_spans(py::module_& loops) {
   };
   add("spelled", &spelled);
   add("column_summary", &column_summary);
-  add("doubted", &doubted);
   add("leads", &leads);
   add("share_intervals", &share_intervals);
 }

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from iet.audit.tails import LOG_TAILS, log_tail, log_tails
 from iet.errors import InputError
 from iet.marks.families import Family
-from iet.native.loops import loop
+from iet.native.load import loops
 
 __all__ = [
     "LOG_TAILS",
@@ -73,7 +73,7 @@ def segment_log_p(
     lows, highs = -(-starts // grid) * grid, ends // grid * grid
     totals, counts = np.zeros(len(lows)), np.zeros(len(lows), np.int64)
     seen = np.full(len(pairs), -1, np.int32)  # the last segment that a pair was counted in
-    _distinct_loop(scores, pairs, lows + firsts, highs + firsts, columns, seen, totals, counts)
+    loops.distinct(scores, pairs, lows + firsts, highs + firsts, columns, seen, totals, counts)
     cells, places = np.where(grid == 1, 15, 9), lengths // grid + 1
     grids = np.maximum(1, np.frexp((lengths // 8).astype(np.float64))[1])  # the bits of T/8
     choices = cells * places * grids * float(keys)
@@ -103,29 +103,9 @@ def piece_log_p(
     """
     totals, counts = np.zeros(len(starts)), np.zeros(len(starts), np.int64)
     seen = np.full(len(pairs), -1, np.int32)
-    _distinct_loop(scores, pairs, starts, ends, columns, seen, totals, counts)
+    loops.distinct(scores, pairs, starts, ends, columns, seen, totals, counts)
     corrected: Floats = np.minimum(0.0, log_tails(totals, counts, family) + np.log(float(choices)))
     return corrected
-
-
-@loop
-def _distinct_loop(
-    scores: npt.NDArray[Any],
-    pairs: Integers,
-    lows: Integers,
-    highs: Integers,
-    columns: Integers,
-    seen: npt.NDArray[np.int32],
-    totals: Floats,
-    counts: Integers,
-) -> None:
-    for i in range(len(lows)):
-        for t in range(lows[i], highs[i]):
-            pair = pairs[t]
-            if pair >= 0 and seen[pair] != i:
-                seen[pair] = i
-                totals[i] += scores[t, columns[i]]
-                counts[i] += 1
 
 
 # ---------------------------------------------------------------- keys

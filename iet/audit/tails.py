@@ -11,7 +11,7 @@ import numpy as np
 from iet.errors import InputError
 from iet.marks.families import FAMILIES, BernoulliSum, Family
 from iet.native.arrays import Float64s, Int64s
-from iet.native.loops import loop
+from iet.native.load import loops
 
 _MAX_STRENGTH = 256.0
 
@@ -158,65 +158,15 @@ def _log_normal_tail(u: float) -> float:
 def _binomial_tails(successes: Int64s, trials: Int64s, chance: float) -> Float64s:
     """Return log P(Bin(n, q) >= k), to rounding. O(√n) each."""
     log_p = np.zeros(len(trials))
-    _binomial_loop(successes, trials, chance, log_p)
+    loops.binomial(successes, trials, chance, log_p)
     return log_p
-
-
-@loop
-def _binomial_loop(successes: Int64s, trials: Int64s, chance: float, log_p: Float64s) -> None:
-    for i in range(len(trials)):
-        count, k, q = trials[i], successes[i], chance
-        if k <= 0:
-            continue
-        if k > count:
-            log_p[i] = -np.inf
-            continue
-        rest = k <= count * q  # 1 - P(Bin(n, 1 - q) >= n + 1 - k), so that the terms below always fall
-        if rest:
-            k, q = count + 1 - k, 1.0 - q
-        first = math.lgamma(count + 1.0) - math.lgamma(k + 1.0) - math.lgamma(count - k + 1.0)
-        first += k * math.log(q) + (count - k) * math.log(1.0 - q)
-        term = terms = 1.0  # in units of the first term
-        odds = q / (1.0 - q)
-        for j in range(k, count):
-            term *= (count - j) / (j + 1) * odds
-            terms += term
-            if term < 1e-17:
-                break
-        value = first + math.log(terms)
-        log_p[i] = min(0.0, math.log1p(-math.exp(min(value, -1e-16))) if rest else value)
 
 
 def _gamma(totals: Float64s, counts: Int64s) -> Float64s:
     """Return the tails of sums of n exponential scores, to rounding: those of a gamma law of shape n."""
     log_p = np.zeros(len(totals))
-    _gamma_loop(totals, counts, log_p)
+    loops.gamma(totals, counts, log_p)
     return log_p
-
-
-@loop
-def _gamma_loop(totals: Float64s, counts: Int64s, log_p: Float64s) -> None:
-    # P(Σ x >= s) is the chance of fewer than n arrivals up to time s: Σ_{k < n} e^-s s^k / k!.
-    for i in range(len(totals)):
-        count, total = counts[i], totals[i]
-        if count == 0 or total <= 0:
-            continue
-        rest = total < count  # 1 - Σ_{k >= n}, so that the terms below always fall
-        k = count if rest else count - 1
-        first = k * math.log(total) - total - math.lgamma(k + 1.0)
-        term = terms = 1.0  # in units of the first term
-        while term > 1e-17:
-            if rest:
-                k += 1
-                term *= total / k
-            elif k > 0:
-                term *= k / total
-                k -= 1
-            else:
-                break
-            terms += term
-        value = first + math.log(terms)
-        log_p[i] = min(0.0, math.log1p(-math.exp(min(value, -1e-16))) if rest else value)
 
 
 LOG_TAILS: Mapping[str, Callable[[Float64s, Int64s], Float64s]] = {

@@ -19,7 +19,7 @@ import numpy as np
 from iet.errors import InputError, check_number
 from iet.marks.files import write_file
 from iet.native.arrays import Bools, Int64s, UInt64s
-from iet.native.loops import njit
+from iet.native.load import loops
 
 FRAGMENT_CHARACTERS, FRAGMENT_IDS = 64, 16
 """Symbols of an average fragment; the shortest has half as many. They double until the table has room."""
@@ -173,7 +173,7 @@ def count(documents: Iterable[tuple[int, UInt64s]], *, least: int, size: int, fr
     firsts = np.zeros(slots, np.int64)
     for document, symbols in documents:
         # A fragment counts once in a document.
-        _count_njit(np.unique(_fragments(symbols, fragment)[1]), document, hashes, counts, firsts)
+        loops.count_fragments(np.unique(_fragments(symbols, fragment)[1]), document, hashes, counts, firsts)
     found = np.flatnonzero(counts >= least)
     found = found[np.argsort(hashes[found])]
     return Templates(fragment, hashes[found], firsts[found])
@@ -195,45 +195,5 @@ def _fragments(symbols: UInt64s, fragment: int) -> tuple[Int64s, UInt64s]:
     """Return where the fragments of a document end, and their hashes."""
     ends = np.empty(len(symbols) // (fragment // 2) + 1, np.int64)
     hashes = np.empty(len(ends), np.uint64)
-    with np.errstate(over="ignore"):  # for NUMBA_DISABLE_JIT=1: products are modulo 2^64
-        found = _fragments_njit(symbols, fragment // 2, np.uint64(fragment // 2 - 1), ends, hashes)
-    return ends[:found], hashes[:found]
-
-
-@njit
-def _fragments_njit(symbols: UInt64s, shortest: int, mask: np.uint64, ends: Int64s, hashes: UInt64s) -> int:
-    # `near` is of the last nine symbols, as far as it is looked at, `whole` of the fragment so far.
-    factor, other = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
-    near = np.uint64(0)
-    whole = np.uint64(1)
-    count = start = 0
-    for t in range(len(symbols)):
-        mixed = (symbols[t] + np.uint64(1)) * factor
-        mixed ^= mixed >> np.uint64(32)
-        mixed *= other
-        near = (near << np.uint64(4)) + (mixed >> np.uint64(8))
-        whole = (whole ^ mixed) * factor
-        whole ^= whole >> np.uint64(29)
-        last = t + 1 == len(symbols)
-        if last or (t + 1 - start >= shortest and (near >> np.uint64(32)) & mask == np.uint64(0)):
-            ends[count] = t + 1
-            hashes[count] = max(whole, np.uint64(1))  # 0 is an empty slot
-            count, start = count + 1, t + 1
-            whole = np.uint64(1)
-    return count
-
-
-@njit
-def _count_njit(
-    found: UInt64s, document: int, hashes: UInt64s, counts: np.ndarray[Any, Any], firsts: Int64s
-) -> None:
-    slots = len(hashes)
-    for i in range(len(found)):
-        place: Any = np.int64(found[i] & np.uint64(slots - 1))
-        for _ in range(64):  # slots that are tried
-            if hashes[place] == np.uint64(0):
-                hashes[place], firsts[place] = found[i], document
-            if hashes[place] == found[i]:
-                counts[place] += 1
-                break
-            place = place + 1 if place + 1 < slots else 0
+    count = loops.fragments(symbols, fragment // 2, fragment // 2 - 1, ends, hashes)
+    return ends[:count], hashes[:count]

@@ -30,7 +30,6 @@ from iet.cli import (
     serve,
     sign,
     verify,
-    warm,
 )
 from iet.errors import IetError
 from iet.report.lines import harmless
@@ -61,7 +60,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         index,
         calibrate,
         doctor,
-        warm,
     ):
         group.add(commands)
     arguments, unknown = parser.parse_known_args(argv)

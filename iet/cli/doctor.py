@@ -100,12 +100,6 @@ def _doctor(arguments: argparse.Namespace) -> int:
         "packages: "
         + ", ".join(f"{name} {version or '(missing)'}" for name, version in found.packages.items())
     )
-    for folder in found.loops["kept"] or ["no folder: every process compiles them"]:
-        say(f"compiled loops: kept in {folder}")
-    for folder in found.loops["read"]:
-        say(f"compiled loops: read from {folder}")
-    for folder, reason in found.loops["refused"].items():
-        say(f"compiled loops: not in {folder} ({reason})")
     for name, (good, total) in found.checks.items():
         say(f"self-test {name}: {good} of {total} known answers agree{'' if good == total else '  FAILED'}")
     if not found.checks:
@@ -192,8 +186,6 @@ class Diagnosis:
         scheme: version of the format.
         backends: as `iet.backends()` returns them.
         packages: installed versions; None where missing.
-        loops: folders in which compiled loops are "kept", those from which they were "read" but are not kept,
-            and those "refused", with the reason.
         checks: name of a self-test -> how many known answers agreed, of how many.
     """
 
@@ -203,7 +195,6 @@ class Diagnosis:
     scheme: str
     backends: kernels.Backends
     packages: dict[str, str | None]
-    loops: dict[str, Any]
     checks: dict[str, tuple[int, int]]
 
     @property
@@ -223,22 +214,8 @@ def examine() -> Diagnosis:
         scheme=str(SCHEME_VERSION),
         backends=kernels.backends(),
         packages={name: _version(name) for name in PACKAGES},
-        loops=_loops(),
         checks=self_test(),
     )
-
-
-def _loops() -> dict[str, Any]:
-    import iet.audit.attribution
-    import iet.audit.evidence  # noqa: F401 - these load the loops of an audit
-    from iet.native import cache, loops
-
-    loops.look_up()
-    return {
-        "kept": sorted(cache.folders),
-        "read": sorted(cache.read),
-        "refused": dict(sorted(cache.refused.items())),
-    }
 
 
 def self_test() -> dict[str, tuple[int, int]]:

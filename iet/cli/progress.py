@@ -46,14 +46,9 @@ def progress(line: str, total: float | None = None) -> Iterator[Update]:
         bar.thread.join()
 
 
-@contextlib.contextmanager
-def auditing(total: float | None = None) -> Iterator[Update]:
-    """Show `progress` of an audit, which says so while loops are compiled: for seconds, once on a machine."""
-    from iet.native.loops import compiling
-
-    line = "compiling the loops of an audit, once on this machine"
-    with progress("auditing", total) as move, compiling(lambda: move(line, 0.0)):
-        yield move
+def auditing(total: float | None = None) -> contextlib.AbstractContextManager[Update]:
+    """Show `progress` of an audit."""
+    return progress("auditing", total)
 
 
 class _Bar:

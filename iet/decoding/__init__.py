@@ -26,7 +26,7 @@ from iet.decoding.segmentation import (
     check_vector,
 )
 from iet.decoding.shares import share_intervals
-from iet.decoding.windows import WindowOptions, column_summary, margin, span_sums, window_decode, windows
+from iet.decoding.windows import WindowOptions, column_summary, margin, window_decode, windows
 from iet.errors import InputError, ShapeError, check_number
 from iet.marks.families import FAMILIES, Family
 from iet.native.arrays import Bools, Float64s, Int32s, Int64s
@@ -52,7 +52,6 @@ __all__ = [
     "refine",
     "share_intervals",
     "smooth",
-    "span_sums",
     "windows",
 ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy.typing as npt
 from iet.errors import ShapeError
 from iet.marks.families import Family
 from iet.native.arrays import Bools, Float32s, Float64s, Int64s
-from iet.native.loops import loop
+from iet.native.load import loops
 
 BLOCK = 16
 """Number of counted tokens whose scores are added up before they are read."""
@@ -78,7 +77,7 @@ def log_activity(
         np.exp(np.minimum(ratios, _EXPONENT_LIMIT, out=ratios), out=ratios)
         flat = ratios.reshape(len(ratios), len(tilts) * chunk.shape[2])
         rows = np.zeros((len(cuts) - 1, len(ENTRY_RATES), flat.shape[1]))
-        _two_states_loop(flat, flat.shape[1], cuts, np.array(ENTRY_RATES), stay, rows)
+        loops.two_states(flat, flat.shape[1], cuts, np.array(ENTRY_RATES), stay, rows)
         shaped = rows.reshape(len(rows), len(ENTRY_RATES), len(tilts), -1)
         found[..., low : low + _CHUNK] = shaped.transpose(1, 2, 0, 3)
     each = found.reshape(-1, len(cuts) - 1, keys)
@@ -112,23 +111,8 @@ def evidence_blocks_of(
     totals = np.array([np.count_nonzero(counted[start:end]) for start, end in texts], np.int64)
     counts, edges = block_counts(totals)
     sums = np.zeros((edges[-1], scores.shape[1]), np.float32)
-    _counted_sums_loop(scores, counted, starts, ends, edges, sums)
+    loops.counted_sums(scores, counted, starts, ends, edges, sums)
     return sums, counts, edges
-
-
-@loop
-def _counted_sums_loop(
-    x: npt.NDArray[Any], counted: Bools, starts: Int64s, ends: Int64s, edges: Int64s, sums: Float32s
-) -> None:
-    for d in range(len(starts)):
-        at, rest = edges[d], BLOCK
-        for t in range(starts[d], ends[d]):
-            if counted[t]:
-                if rest == 0:
-                    at, rest = at + 1, BLOCK
-                for a in range(x.shape[1]):
-                    sums[at, a] += x[t, a]
-                rest -= 1
 
 
 def block_starts(counted: Bools) -> Int64s:
@@ -147,31 +131,3 @@ def block_counts(totals: Int64s) -> tuple[Float64s, Int64s]:
     last = totals % BLOCK
     counts[edges[1:][last > 0] - 1] = last[last > 0]
     return counts, edges
-
-
-@loop
-def _two_states_loop(
-    ratios: Float64s, columns: int, edges: Int64s, enters: Float64s, stay: float, log_ratios: Float64s
-) -> None:
-    # All columns side by side, so that one does not wait for its own last block.
-    outside, inside = np.empty(columns), np.empty(columns)
-    leave = 1.0 - stay
-    for d in range(len(edges) - 1):
-        first, last = edges[d], edges[d + 1] - 1
-        for i in range(len(enters)):
-            enter = enters[i]
-            start = leave / (enter + leave)
-            for b in range(first, last + 1):
-                for a in range(columns):
-                    if b == first:
-                        outside[a], inside[a] = start, (1.0 - start) * ratios[b, a]
-                    else:
-                        before = outside[a]
-                        outside[a] = before * (1.0 - enter) + inside[a] * leave
-                        inside[a] = (before * enter + inside[a] * stay) * ratios[b, a]
-                if (b - first) % 8 == 7 or b == last:  # e^40 a block at most: eight of them stay in range
-                    for a in range(columns):
-                        total = outside[a] + inside[a]
-                        log_ratios[d, i, a] += math.log(total)
-                        outside[a] /= total
-                        inside[a] /= total

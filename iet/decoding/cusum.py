@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_scores
-from iet.decoding.windows import attribution_threshold, margin_njit, windows, windows_njit
+from iet.decoding.windows import attribution_threshold, windows
 from iet.errors import InputError, ShapeError, check_number
 from iet.marks.families import Family
 from iet.native.arrays import Bools, Float64s, Int32s, Int64s
-from iet.native.loops import njit
+from iet.native.load import loops
 
 ANCHORS = {"start": 0.0, "centre": 0.5, "end": 1.0}
 """Where in a window a boundary that falls on it lies, as a share of its width."""
@@ -41,20 +40,11 @@ def smooth(margins: npt.ArrayLike, width: int = 5) -> Float64s:
     check_number("smooth", width, 1)
     if width % 2 == 0:
         raise InputError(f"smooth: got {width}, expected an odd int")
+    from iet.decoding.cusum_loops import smooth_loop
+
     mean = np.empty(len(z))
-    _smooth_njit(z, int(width), mean)
+    smooth_loop(z, int(width), mean)
     return mean
-
-
-@njit
-def _smooth_njit(z: Float64s, width: int, mean: Float64s) -> None:
-    total = np.empty(len(z) + 1)
-    total[0] = 0.0
-    for i in range(len(z)):
-        total[i + 1] = total[i] + z[i]
-    for i in range(len(z)):
-        low, high = max(i - width // 2, 0), min(i + width // 2 + 1, len(z))
-        mean[i] = (total[high] - total[low]) / (high - low)
 
 
 def cusum(margins: npt.ArrayLike, tau: float = 0.1, min_points: int = 10) -> Int64s:
@@ -84,36 +74,10 @@ def cusum(margins: npt.ArrayLike, tau: float = 0.1, min_points: int = 10) -> Int
     check_number("tau", tau, 0, integer=False)
     check_number("min_points", min_points, 1)
     z = _vector("margins", margins)
-    found, stack = np.empty(len(z), np.int64), np.empty((len(z) + 1, 2), np.int64)
-    return found[: _cusum_njit(z, float(tau), int(min_points), stack, found)]
+    from iet.decoding.cusum_loops import cusum_loop
 
-
-@njit
-def _cusum_njit(z: Float64s, tau: float, min_points: int, stack: Int64s, found: Int64s) -> int:
-    # The left half is split first, while the right one waits below it: change points are found in order.
-    count, depth = 0, 1
-    stack[0, 0], stack[0, 1] = 0, len(z)
-    while True:
-        low, high = stack[depth - 1, 0], stack[depth - 1, 1]
-        mean = 0.0
-        for t in range(low, high):
-            mean += z[t]
-        mean /= max(high - low, 1)
-        best, split, c = tau, -1, 0.0
-        for t in range(low, high - min_points):
-            c += z[t] - mean
-            if abs(c) > best and t + 1 - low >= min_points:
-                best, split = abs(c), t + 1
-        if split >= 0:
-            stack[depth - 1, 0] = split
-            stack[depth, 0], stack[depth, 1] = low, split
-            depth += 1
-            continue
-        depth -= 1
-        if depth == 0:
-            return count
-        found[count] = high
-        count += 1
+    change_points, stack = np.empty(len(z), np.int64), np.empty((len(z) + 1, 2), np.int64)
+    return change_points[: cusum_loop(z, float(tau), int(min_points), stack, change_points)]
 
 
 def refine(window_scores: npt.ArrayLike, change_points: npt.ArrayLike, radius: int = 8) -> Int64s:
@@ -152,37 +116,11 @@ def refine(window_scores: npt.ArrayLike, change_points: npt.ArrayLike, radius: i
         raise InputError(
             f"change_points: got {points[:8].tolist()} to {points[-1]}, expected ascending, 1 to {len(f) - 1}"
         )
+    from iet.decoding.cusum_loops import refine_loop
+
     refined = points.astype(np.int64)
-    _refine_njit(f, len(refined), int(radius), np.empty(f.shape[1]), refined)
+    refine_loop(f, len(refined), int(radius), np.empty(f.shape[1]), refined)
     return refined
-
-
-@njit
-def _refine_njit(f: Scores, count: int, radius: int, sums: Float64s, change_points: Int64s) -> None:
-    begin, left = 0, 0
-    for s in range(count + 1):
-        end = change_points[s] if s < count else len(f)
-        for a in range(len(sums)):
-            sums[a] = 0.0
-        for i in range(begin, end):
-            for a in range(len(sums)):
-                sums[a] += f[i, a]
-        right = 0
-        for a in range(1, len(sums)):
-            if sums[a] > sums[right]:
-                right = a
-        if s > 0 and left != right:  # of the boundary at `begin`
-            low = change_points[s - 2] + 1 if s > 1 else 1
-            low, high = max(low, begin - radius), min(end - 1, begin + radius)
-            gain = best = 0.0  # Σ f(i, L) - f(i, R) over low <= i < place
-            chosen = low
-            for place in range(low + 1, high + 1):
-                gain += f[place - 1, left] - f[place - 1, right]
-                nearer = abs(place - begin) < abs(chosen - begin)
-                if gain > best or (gain == best and nearer):
-                    best, chosen = gain, place
-            change_points[s - 1] = chosen
-        begin, left = end, right
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,42 +222,12 @@ def cusum_decode(text: Scored, options: CusumOptions, allow_unattributed: bool) 
     """
     assert text.family is not None
     f = windows(text.values, options.window, options.step)
-    labels = np.empty(len(text.values), np.int32)
     agents = text.agents or text.values.shape[1]
     parameters = CusumParameters.of(options, text.family, allow_unattributed, agents)
-    _labels_njit(text.values, text.scored, f, parameters, labels)
-    return Segmentation(labels, window_scores=f)
-
-
-@njit
-def _labels_njit(x: Scores, scored: Bools, f: Float64s, parameters: CusumParameters, labels: Int32s) -> None:
-    """Label the tokens of one text: `margin`, `smooth`, `cusum`, `refine`, and the dominant agents."""
-    z, smoothed, sums = np.empty(len(f)), np.empty(len(f)), np.empty(x.shape[1])
-    margin_njit(f, z)
-    _smooth_njit(z, parameters.smooth_windows, smoothed)
-    found, stack = np.empty(len(z), np.int64), np.empty((len(z) + 1, 2), np.int64)
-    count = _cusum_njit(smoothed, parameters.tau, parameters.min_points, stack, found)
-    if count > 0:
-        _refine_njit(f, count, parameters.radius, sums, found)
-    begin = 0
-    for s in range(count + 1):
-        end = found[s] * parameters.step + parameters.shift if s < count else len(x)
-        for a in range(len(sums)):
-            sums[a] = 0.0
-        counted, label = 0, 0
-        for t in range(begin, end):
-            counted += scored[t]
-        for t in range(begin, end):
-            for a in range(x.shape[1]):
-                sums[a] += x[t, a]
-        for a in range(1, len(sums)):
-            if sums[a] > sums[label]:
-                label = a
-        surplus = sums[label] - parameters.mean * counted
-        if parameters.threshold > -np.inf and surplus <= parameters.threshold * math.sqrt(counted):
-            label = NOBODY
-        labels[begin:end] = label
-        begin = end
+    spans = np.array([0]), np.array([len(text.values)])
+    return Segmentation(
+        _labels(text.values, text.scored, *spans, f, np.array([0, len(f)]), parameters), window_scores=f
+    )
 
 
 def cusum_decode_many(
@@ -331,37 +239,39 @@ def cusum_decode_many(
     options: CusumOptions,
     allow_unattributed: bool,
 ) -> Int32s:
-    """Return the labels that `cusum_decode` gives each of D texts; see `cusum_labels`."""
-    parameters = CusumParameters.of(options, family, allow_unattributed, scores.shape[1])
-    return cusum_labels(scores, scored, starts, ends, parameters)
-
-
-def cusum_labels(
-    scores: Scores, scored: Bools, starts: Int64s, ends: Int64s, parameters: CusumParameters
-) -> Int32s:
     """Return the labels that `cusum_decode` gives the tokens `[start, end)` of each of D texts.
 
     They are int32 [T], -1 outside all texts, from x [T, A] and `scored` [T] of all texts. Cost: O(T·A).
     """
-    labels = np.full(len(scores), NOBODY, np.int32)
-    _cusum_labels_njit(scores, scored, starts, ends, parameters, labels)
+    parameters = CusumParameters.of(options, family, allow_unattributed, scores.shape[1])
+    lengths = ends - starts
+    widths = np.minimum(parameters.window, lengths)
+    counts = np.where(widths > 0, (lengths - widths) // parameters.step + 1, 0)
+    edges = np.append(0, np.cumsum(counts))
+    f, total = np.empty((edges[-1], scores.shape[1])), np.zeros(scores.shape[1])
+    texts = zip(
+        starts.tolist(), ends.tolist(), widths.tolist(), edges.tolist(), edges[1:].tolist(), strict=False
+    )
+    for start, end, width, first, last in texts:
+        loops.windows(scores[start:end], width, parameters.step, total, f[first:last])
+    return _labels(scores, scored, starts, ends, f, edges, parameters)
+
+
+def _labels(
+    x: Scores,
+    scored: Bools,
+    starts: Int64s,
+    ends: Int64s,
+    f: Float64s,
+    window_edges: Int64s,
+    parameters: CusumParameters,
+) -> Int32s:
+    from iet.decoding.cusum_loops import labels_loop
+
+    labels, margins = np.full(len(x), NOBODY, np.int32), np.empty(len(f))
+    loops.margin(f, margins)
+    labels_loop(x, scored, starts, ends, f, margins, window_edges, parameters, labels)
     return labels
-
-
-@njit
-def _cusum_labels_njit(
-    x: Scores, scored: Bools, starts: Int64s, ends: Int64s, parameters: CusumParameters, labels: Int32s
-) -> None:
-    total = np.empty(x.shape[1])
-    for d in range(len(starts)):
-        start, end = starts[d], ends[d]
-        width = min(parameters.window, end - start)
-        count = (end - start - width) // parameters.step + 1 if width > 0 else 0
-        f = np.empty((count, x.shape[1]))
-        for a in range(len(total)):
-            total[a] = 0.0
-        windows_njit(x[start:end], width, parameters.step, total, f)
-        _labels_njit(x[start:end], scored[start:end], f, parameters, labels[start:end])
 
 
 def _vector(name: str, values: npt.ArrayLike) -> Float64s:

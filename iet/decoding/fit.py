@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.chain import EXPONENT_LIMIT, log_likelihoods, posteriors, prior_of, priors_loop
-from iet.decoding.estimates import mean_length_loop, mean_start_loop, shares_loop, strengths_loop
+from iet.decoding.chain import EXPONENT_LIMIT, log_likelihoods, posteriors, prior_of
 from iet.decoding.segmentation import Scores
 from iet.errors import check_number
 from iet.marks.families import Family
 from iet.native.arrays import Float32s, Float64s
-from iet.native.loops import loop
+from iet.native.load import loops
 
 MIN_STRENGTH, MAX_STRENGTH = 0.2, 4.0
 """The range of λ. A weaker mark cannot be told from none in a segment of some hundred tokens."""
@@ -188,7 +187,7 @@ def fit(
         own = None if gap is None else gap / block
         gamma, left, _ = posteriors(ratios, length / block, prior, STAGES, nobody_segment=own)
         shares, held = np.empty(columns), gamma.sum(axis=0, dtype=np.float64)
-        rest = shares_loop(gamma, left, block, start.shares, start.nobody, shares)
+        rest = loops.shares(gamma, left, block, start.shares, start.nobody, shares)
         left_share = min(0.99, rest) if nobody > 0 else 0.0
         if strengths is None and family is not None:
             found = fit_strengths(gamma, sums, weights, family, float(start.strengths[0]), shrinkage)
@@ -257,7 +256,7 @@ def _gap_near(length: float, gaps: Float64s, ratios: Float32s, block: int, prior
     lengths = np.full(len(own), length / block)
     joint = log_likelihoods(ratios[None], lengths, priors, own / block)[0]
     found = np.empty(2)
-    mean_length_loop(joint[1:], gaps, _USUAL_LENGTH, _LENGTH_SPREAD, found)
+    loops.mean_length(joint[1:], gaps, _USUAL_LENGTH, _LENGTH_SPREAD, found)
     gap, log_ratio = found.tolist()
     return None if log_ratio - joint[0] < _ODDS_OF_GAPS else gap
 
@@ -269,7 +268,7 @@ def _length_near(length: float, ratios: Float32s, block: int, prior: Float64s, a
     priors[:] = prior
     joint = log_likelihoods(ratios[None], lengths / block, priors)[0]
     found = np.empty(2)
-    mean_length_loop(joint, lengths, _LENGTH_OF_ONE if alone else _USUAL_LENGTH, _LENGTH_SPREAD, found)
+    loops.mean_length(joint, lengths, _LENGTH_OF_ONE if alone else _USUAL_LENGTH, _LENGTH_SPREAD, found)
     return float(found[0])
 
 
@@ -297,13 +296,13 @@ def _guess(
         plausible, log_strengths = _PLAUSIBLE, np.log(starts_of(family))
     ratios = block_ratios(sums, weights, tried, family)
     priors = np.empty((len(nobodys) * len(lengths), sums.shape[1] + 1))
-    priors_loop(shares, nobodys, len(lengths), priors)
+    loops.priors(shares, nobodys, len(lengths), priors)
     each = np.empty((len(nobodys), len(lengths)))
     each[:] = lengths / block
     joint = log_likelihoods(ratios, each.ravel(), priors)
     log_lengths, found = np.log(lengths), np.empty(4)
     usual = _log_normal(log_lengths, _LENGTH_OF_ONE if alone else _USUAL_LENGTH, _LENGTH_SPREAD)
-    mean_start_loop(joint, plausible, usual, log_lengths, nobodys, log_strengths, found)
+    loops.mean_start(joint, plausible, usual, log_lengths, nobodys, log_strengths, found)
     strength, length, share, evidence = found.tolist()
     start = tried[0] if len(tried) == 1 else np.full(sums.shape[1], strength)
     return Fitted(start, (1 - share) * shares, share, length, evidence)
@@ -344,26 +343,12 @@ def fit_strengths(
     """Return the λ [A] of `fit`, given who holds each block: γ [B, A], Σ w·x [B, A] and Σ w [B]."""
     grid, mean, _, variances = _strength_table(family)
     total, tokens = np.zeros(gamma.shape[1]), np.zeros(gamma.shape[1])
-    _held_sums_loop(gamma, sums, weights, total, tokens)
+    loops.held_sums(gamma, sums, weights, total, tokens)
     strengths = np.empty(len(total))
-    strengths_loop(total, tokens, start, shrinkage, grid, mean, variances, *strength_range(family), strengths)
+    loops.strengths(
+        total, tokens, start, shrinkage, grid, mean, variances, *strength_range(family), strengths
+    )
     return strengths
-
-
-@loop
-def _held_sums_loop(
-    gamma: npt.NDArray[Any],
-    sums: npt.NDArray[Any],
-    weights: npt.NDArray[Any],
-    total: Float64s,
-    tokens: Float64s,
-) -> None:
-    # Σ γ_b(a)·x_b(a) and Σ γ_b(a)·w_b in float64, all in float32 or all in float64.
-    for b in range(len(gamma)):
-        for a in range(gamma.shape[1]):
-            held = np.float64(gamma[b, a])
-            total[a] += held * sums[b, a]
-            tokens[a] += held * weights[b]
 
 
 def block_of(tokens: int, largest: int) -> int:
@@ -380,18 +365,8 @@ def block_sums(scores: Scores, weight: Float32s, block: int) -> tuple[Float32s, 
     """Return Σ w·x and Σ w over blocks of `block` tokens, float32 [T / block, A] and [T / block]."""
     count = -(-len(scores) // block)
     sums, weights = np.zeros((count, scores.shape[1]), np.float32), np.zeros(count, np.float32)
-    _blocks_loop(scores, weight, block, sums, weights)
+    loops.blocks(scores, weight, block, sums, weights)
     return sums, weights
-
-
-@loop
-def _blocks_loop(x: Scores, weight: Float32s, block: int, sums: Float32s, weights: Float32s) -> None:
-    for b in range(len(weights)):
-        for t in range(b * block, min(b * block + block, len(x))):
-            if weight[t] > 0:
-                weights[b] += weight[t]
-                for a in range(x.shape[1]):
-                    sums[b, a] += weight[t] * x[t, a]
 
 
 def log_ratios(
@@ -407,20 +382,8 @@ def log_ratios(
     """
     each = strengths.reshape(-1, scores.shape[1])
     ratios = np.empty((len(each), *scores.shape), np.float32)
-    _log_ratios_loop(scores, weights, each, offsets_of(each, family), blocks, ratios)
+    loops.log_ratios(scores, weights, each, offsets_of(each, family), blocks, ratios)
     return ratios[0] if strengths.ndim == 1 else ratios
-
-
-@loop
-def _log_ratios_loop(
-    x: Scores, weights: Float32s, strengths: Float64s, offsets: Float64s, blocks: bool, ratios: Float32s
-) -> None:
-    # Rows of a few agents are slow in NumPy.
-    for s in range(len(strengths)):
-        for t in range(len(x)):
-            once = 1.0 if blocks else weights[t]
-            for a in range(x.shape[1]):
-                ratios[s, t, a] = once * strengths[s, a] * x[t, a] - weights[t] * offsets[s, a]
 
 
 def block_ratios(sums: Scores, weights: Float32s, strengths: Float64s, family: Family | None) -> Float32s:
@@ -433,23 +396,9 @@ def block_ratios(sums: Scores, weights: Float32s, strengths: Float64s, family: F
     """
     each = strengths.reshape(-1, sums.shape[1])
     ratios = np.empty((len(each), len(sums), sums.shape[1] + 1), np.float32)
-    _cut_ratios_loop(sums, weights, each, offsets_of(each, family), EXPONENT_LIMIT, ratios)
+    loops.cut_ratios(sums, weights, each, offsets_of(each, family), EXPONENT_LIMIT, ratios)
     np.exp(ratios, out=ratios)
     return ratios[0] if strengths.ndim == 1 else ratios
-
-
-@loop
-def _cut_ratios_loop(
-    sums: Scores, weights: Float32s, strengths: Float64s, offsets: Float64s, limit: float, ratios: Float32s
-) -> None:
-    # Log ratios of blocks, at most the limit on either side, and, last, nobody's.
-    agents = sums.shape[1]
-    for s in range(len(strengths)):
-        for b in range(len(sums)):
-            for a in range(agents):
-                ratio = strengths[s, a] * sums[b, a] - weights[b] * offsets[s, a]
-                ratios[s, b, a] = limit if ratio > limit else (-limit if ratio < -limit else ratio)
-            ratios[s, b, agents] = 0.0
 
 
 def offsets_of(strengths: Float64s, family: Family | None) -> Float64s:

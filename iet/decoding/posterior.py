@@ -29,7 +29,7 @@ from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, chec
 from iet.errors import InputError, check_number
 from iet.marks.families import Family
 from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
-from iet.native.loops import loop
+from iet.native.load import loops
 from iet.native.pairs import far_sources, fresh_weights, shared_weights
 
 MOST_CANDIDATES = 256
@@ -138,7 +138,7 @@ def posterior_decode(text: Scored, options: PosteriorOptions, allow_unattributed
             labels[start:end], posterior[start:end], left[start:end] = own
     # What stands between two copies was not beside them when its runs were compared with their neighbours.
     standing = np.empty(len(labels) // options.min_segment + 2, np.int64)
-    _absorb_short_runs_loop(posterior, left, options.min_segment, standing, labels)
+    loops.absorb_short_runs(posterior, left, options.min_segment, standing, labels)
     return _segmentation(text, options, _Decoded(labels, posterior, left), known)
 
 
@@ -257,7 +257,7 @@ def _read(
             rest[start:end] += np.float32(1 - marked)
     posterior, left = np.empty(scores.shape, np.float32), np.empty(len(scores), np.float32)
     labels = np.empty(len(scores), np.int32)
-    _likeliest_loop(gamma, rest, resolution, allow_unattributed, posterior, left, labels)
+    loops.likeliest(gamma, rest, resolution, allow_unattributed, posterior, left, labels)
     longest = max(end - start for start, end in spans)
     standing = np.empty(longest // options.min_segment + 2, np.int64)
     offsets = offsets_of(fitted.strengths, family)
@@ -266,10 +266,10 @@ def _read(
         inside = slice(start, end)
         own = _Decoded(labels[inside], posterior[inside], left[inside])
         if resolution > 1:
-            _place_boundaries_loop(
+            loops.place_boundaries(
                 scores[inside], weight[inside], fitted.strengths, offsets, resolution, own.labels
             )
-        _absorb_short_runs_loop(own.posterior, own.left, options.min_segment, standing, own.labels)
+        loops.absorb_short_runs(own.posterior, own.left, options.min_segment, standing, own.labels)
         read.append(own)
     return read
 
@@ -343,102 +343,3 @@ def at_most(columns: Int64s, rank: npt.NDArray[np.floating[Any]]) -> Int64s:
     if len(columns) <= MOST_CANDIDATES:
         return columns
     return np.sort(columns[np.argsort(-rank[columns], kind="stable")[:MOST_CANDIDATES]])
-
-
-@loop
-def _absorb_short_runs_loop(
-    posterior: Float32s, left: Float32s, min_segment: int, standing: Int64s, labels: Int32s
-) -> None:
-    # Give runs shorter than `min_segment` to the likelier neighbour, in one pass from left to right.
-    # `standing` holds the starts of the runs before the current one.
-    tokens = len(labels)
-    count, start, end = 0, 0, 0
-    while end < tokens:
-        end += 1
-        if end < tokens and labels[end] == labels[end - 1]:
-            continue
-        if end - start < min_segment and end - start < tokens:
-            best, likeliest = -1.0, labels[start]
-            for side in range(2):
-                neighbour = start - 1 if side == 0 else end
-                if 0 <= neighbour < tokens:
-                    label, mass = labels[neighbour], 0.0
-                    for t in range(start, end):
-                        mass += left[t] if label < 0 else posterior[t, label]
-                    if mass > best:
-                        best, likeliest = mass, label
-            for t in range(start, end):
-                labels[t] = likeliest
-        joins_left = count > 0 and labels[start - 1] == labels[start]
-        if end < tokens and labels[end] == labels[end - 1]:  # one run with the next
-            if joins_left:
-                count -= 1
-                start = standing[count]
-            continue
-        if not joins_left:
-            standing[count] = start
-            count += 1
-        start = end
-
-
-@loop
-def _likeliest_loop(
-    gamma: Float32s,
-    rest: Float32s,
-    resolution: int,
-    allow_unattributed: bool,
-    posterior: Float32s,
-    left: Float32s,
-    labels: Int32s,
-) -> None:
-    # Give every token the posterior of its pool: the `resolution` tokens that the chain takes as one.
-    for t in range(len(labels)):
-        pool, best = t // resolution, 0
-        left[t] = rest[pool]
-        for a in range(gamma.shape[1]):
-            posterior[t, a] = gamma[pool, a]
-            if gamma[pool, a] > gamma[pool, best]:
-                best = a
-        labels[t] = NOBODY if allow_unattributed and gamma[pool, best] <= rest[pool] else best
-
-
-@loop
-def _place_boundaries_loop(
-    x: Scores,
-    weights: Float32s,
-    strengths: Float64s,
-    offsets: Float64s,
-    reach: int,
-    labels: Int32s,
-) -> None:
-    # Move each boundary, from left to right, to the place with the highest `log_ratios` of the tokens around
-    # it. It stays where no place is likelier, and between its neighbours.
-    begin, t = 0, 1
-    while t < len(labels):
-        if labels[t] == labels[t - 1]:
-            t += 1
-            continue
-        old, new = labels[t - 1], labels[t]
-        low, high = max(begin + 1, t - reach + 1), t
-        while high < min(t + reach - 1, len(labels) - 1) and labels[high + 1] == new:
-            high += 1
-        best, place = 0.0, t
-        for side in range(2):  # the boundary at j: [j, t) is the new one's, or [t, j) stays the old one's
-            more, less, count = new, old, t - low
-            if side:
-                more, less, count = old, new, high - t
-            gained = 0.0
-            for away in range(count):
-                j = t - 1 - away + side * (2 * away + 1)
-                if more >= 0:
-                    gained += weights[j] * (strengths[more] * x[j, more] - offsets[more])
-                if less >= 0:
-                    gained -= weights[j] * (strengths[less] * x[j, less] - offsets[less])
-                if gained > best:
-                    best, place = gained, j + side
-        for j in range(place, t):
-            labels[j] = new
-        for j in range(t, place):
-            labels[j] = old
-        begin = place
-        t = max(t, place) + 1

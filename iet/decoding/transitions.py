@@ -13,7 +13,7 @@ import numpy.typing as npt
 from iet.decoding.topology import Match, classify, edges_of
 from iet.errors import InputError, ShapeError, check_number
 from iet.native.arrays import Bools, Float64s, Int64s
-from iet.native.loops import loop
+from iet.native.load import loops
 
 
 class Transition(NamedTuple):
@@ -247,42 +247,5 @@ def _merge(segments: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int
 def _leads(f: Float64s, sides: Int64s, width: int, step: int, neighbourhood: int, ending: bool) -> Float64s:
     """Return f̄(a) - max_{k≠a} f̄(k), or f̄(a) if A = 1, over the end or the beginning of each segment."""
     found, means = np.empty(len(sides)), np.empty(f.shape[1])
-    _leads_loop(f, sides, width, step, neighbourhood, ending, means, found)
+    loops.leads(f, sides, width, step, neighbourhood, ending, means, found)
     return found
-
-
-@loop
-def _leads_loop(
-    f: Float64s,
-    sides: Int64s,
-    width: int,
-    step: int,
-    neighbourhood: int,
-    ending: bool,
-    means: Float64s,
-    found: Float64s,
-) -> None:
-    # Window w has its centre at w·step + width/2, in half tokens below, and start < centre < end.
-    for i in range(len(sides)):
-        start, end, agent = sides[i, 0], sides[i, 1], sides[i, 2]
-        low = max(0, (2 * start - width) // (2 * step) + 1)
-        high = min(len(f), (2 * end - width - 1) // (2 * step) + 1)
-        if low >= high:  # the one whose centre is nearest to the middle
-            middle = start + end - width
-            low = min(max(0, middle // (2 * step)), len(f) - 1)
-            if low + 1 < len(f) and middle > step * (2 * low + 1):
-                low += 1
-            high = low + 1
-        if ending:
-            low = max(low, high - neighbourhood)
-        else:
-            high = min(high, low + neighbourhood)
-        for a in range(f.shape[1]):
-            means[a] = 0.0
-            for w in range(low, high):
-                means[a] += f[w, a]
-        best = -np.inf if f.shape[1] > 1 else 0.0
-        for a in range(f.shape[1]):
-            if a != agent and means[a] > best:
-                best = means[a]
-        found[i] = (means[agent] - best) / (high - low)

@@ -8,11 +8,11 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_scores
+from iet.decoding.segmentation import NOBODY, Scored, Segmentation, check_scores
 from iet.errors import InputError, ShapeError, check_number
 from iet.marks.families import Family
-from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
-from iet.native.loops import loop, njit
+from iet.native.arrays import Float32s, Float64s, Int64s
+from iet.native.load import loops
 
 
 def windows(scores: npt.ArrayLike, window: int = 64, step: int = 16) -> Float64s:
@@ -43,74 +43,8 @@ def windows(scores: npt.ArrayLike, window: int = 64, step: int = 16) -> Float64s
     width, step = min(int(window), len(x)), int(step)
     count = (len(x) - width) // step + 1 if width else 0
     f = np.empty((count, x.shape[1]))
-    _windows(x, width, step, np.zeros(x.shape[1]), f)
+    loops.windows(x, width, step, np.zeros(x.shape[1]), f)
     return f
-
-
-@njit
-def windows_njit(x: Scores, width: int, step: int, total: Float64s, f: Float64s) -> None:
-    """Fill f as `windows` does; `total` [A] is zeros."""
-    agents = x.shape[1]
-    left = right = 0  # total = Σ x[left:right]
-    for i in range(len(f)):
-        start = i * step
-        if start >= right:
-            left = right = start
-            for a in range(agents):
-                total[a] = 0.0
-        while right < start + width:
-            for a in range(agents):
-                total[a] += x[right, a]
-            right += 1
-        while left < start:
-            for a in range(agents):
-                total[a] -= x[left, a]
-            left += 1
-        for a in range(agents):
-            f[i, a] = total[a] / width
-
-
-_windows = loop(windows_njit)
-
-
-def span_sums(scores: npt.ArrayLike, boundaries: npt.ArrayLike) -> Float64s:
-    """Return the sums of every agent's scores over consecutive spans: Σ_{j=b_s}^{b_{s+1}-1} x_j(a).
-
-    Args:
-        scores: [T, A] float.
-        boundaries: b [S + 1] ints, ascending, 0 to T.
-
-    Returns:
-        [S, A] float64.
-
-    Raises:
-        ShapeError: `scores` is not a matrix of real numbers, or `boundaries` no vector of integers.
-        InputError: `boundaries` are not ascending within the text.
-
-    Cost: O(T·A). Deterministic.
-    """
-    x, edges = np.ascontiguousarray(scores), np.asarray(boundaries)
-    if x.ndim != 2 or x.dtype.kind not in "fiub":
-        raise ShapeError("scores", got=f"{x.dtype} {list(x.shape)}", expected="real numbers [T, A]")
-    if edges.ndim != 1 or not len(edges) or edges.dtype.kind not in "iu":
-        raise ShapeError("boundaries", got=f"{edges.dtype} {list(edges.shape)}", expected="integers [S + 1]")
-    if edges[0] < 0 or edges[-1] > len(x) or (edges[1:] < edges[:-1]).any():
-        raise InputError(
-            f"boundaries: got {edges[:8].tolist()} to {edges[-1]}, expected ascending from 0 to {len(x)}"
-        )
-    edges = edges.astype(np.int64)
-    sums = np.zeros((len(edges) - 1, x.shape[1]))
-    span_sums_njit(x, edges, sums)
-    return sums
-
-
-@njit
-def span_sums_njit(x: Scores, boundaries: Int64s, sums: Float64s) -> None:
-    """Add to the zeros `sums` what `span_sums` returns."""
-    for s in range(len(sums)):
-        for t in range(boundaries[s], boundaries[s + 1]):
-            for a in range(x.shape[1]):
-                sums[s, a] += x[t, a]
 
 
 def column_summary(values: Float32s, boundaries: Int64s, columns: Int64s) -> tuple[Float64s, Float32s]:
@@ -131,20 +65,8 @@ def column_summary(values: Float32s, boundaries: Int64s, columns: Int64s) -> tup
     if len(columns) and not 0 <= columns.min() <= columns.max() < agents:
         raise InputError(f"columns: got {columns.min()} to {columns.max()}, expected 0 to {agents - 1}")
     totals, highest = np.zeros(len(columns)), np.zeros(len(columns), np.float32)
-    _column_summary_loop(values, boundaries, columns, totals, highest)
+    loops.column_summary(values, boundaries, columns, totals, highest)
     return totals / np.maximum(1, np.diff(boundaries)), highest
-
-
-@loop
-def _column_summary_loop(
-    values: Float32s, boundaries: Int64s, columns: Int64s, totals: Float64s, highest: Float32s
-) -> None:
-    for s in range(len(columns)):
-        for t in range(boundaries[s], boundaries[s + 1]):
-            value = values[t, columns[s]]
-            totals[s] += value  # in float64, token by token
-            if value > highest[s]:
-                highest[s] = value
 
 
 def margin(window_scores: npt.ArrayLike) -> Float64s:
@@ -168,24 +90,8 @@ def margin(window_scores: npt.ArrayLike) -> Float64s:
     """
     f = check_scores(window_scores)
     z = np.empty(len(f))
-    _margin(f, z)
+    loops.margin(f, z)
     return z
-
-
-@njit
-def margin_njit(f: Scores, z: Float64s) -> None:
-    """Fill z as `margin` does."""
-    for i in range(f.shape[0]):
-        first, second = f[i, 0], -np.inf
-        for a in range(1, f.shape[1]):
-            if f[i, a] > first:
-                first, second = f[i, a], first
-            elif f[i, a] > second:
-                second = f[i, a]
-        z[i] = first - second if f.shape[1] > 1 else first
-
-
-_margin = loop(margin_njit)
 
 
 def attribution_threshold(family: Family, agents: int, level: float) -> float:
@@ -233,60 +139,33 @@ class WindowOptions:
 
 
 def window_decode(text: Scored, options: WindowOptions, allow_unattributed: bool) -> Segmentation:
-    """Label each token with the agent of the best window around it: the simplest reader, for comparison.
+    """Label each token with the agent whose scores have the highest sum in the window around it.
 
         ĝ(t) = argmax_a Σ_{|j - t| <= w/2} x_j(a)
 
-    the window `[t - ⌊w/2⌋, t - ⌊w/2⌋ + w)` cut at the ends of the text. Not in the paper. Every position
-    counts, repeats too. The first of equal agents wins.
+    This is the windowed score of the paper (§ Local Consistency Scoring) at every token, without change
+    points, for comparison. The window is `[t - ⌊w/2⌋, t - ⌊w/2⌋ + w)`, cut at the ends of the text. Every
+    position counts, repeats too. The first of equal agents wins.
 
     Args:
-        text: what is read.
+        text: the scores of the text.
         options: see `WindowOptions`.
-        allow_unattributed: a token is unattributed when the winner's sum, less the mean of unmarked scores,
-            does not exceed `attribution_threshold`.
+        allow_unattributed: label a token -1 if the winner's sum, less the mean of unmarked scores, does not
+            exceed `attribution_threshold`.
 
-    Cost: O(T·A) time, 4·T bytes. Deterministic.
+    Cost: O(T·A) time, 12·T·A bytes. Deterministic.
     """
     assert text.family is not None
-    scores, family = text.values, text.family
-    threshold = attribution_threshold(family, text.agents or scores.shape[1], options.level)
-    labels = np.empty(len(scores), np.int32)
-    total = np.zeros(scores.shape[1])
-    mean = float(family.mean(0.0))
-    _window_decode_njit(
-        scores, text.scored, int(options.window), mean, threshold, allow_unattributed, total, labels
-    )
+    if not len(text.values):
+        return Segmentation(np.empty(0, np.int32))
+    width = min(int(options.window), 2 * len(text.values))  # a wider window has the same tokens
+    padding = (width // 2, width - 1 - width // 2)
+    f = windows(np.pad(text.values, (padding, (0, 0))), width, 1)
+    labels = f.argmax(axis=1).astype(np.int32)
+    if allow_unattributed:
+        threshold = attribution_threshold(text.family, text.agents or f.shape[1], options.level)
+        before: Int64s = np.cumsum(np.pad(text.scored, (padding[0] + 1, padding[1])))
+        counts = before[width:] - before[:-width]
+        surplus = f.max(axis=1) * width - float(text.family.mean(0.0)) * counts
+        labels[surplus <= threshold * np.sqrt(counts)] = NOBODY
     return Segmentation(labels)
-
-
-@njit
-def _window_decode_njit(
-    x: Scores,
-    scored: Bools,
-    window: int,
-    mean: float,
-    threshold: float,
-    allow_unattributed: bool,
-    total: Float64s,
-    labels: Int32s,
-) -> None:
-    tokens, agents = x.shape
-    left, right, count = 0, 0, 0  # total = Σ x[left:right], count of them scored
-    for t in range(tokens):
-        while right < min(tokens, t - window // 2 + window):
-            for a in range(agents):
-                total[a] += x[right, a]
-            count += scored[right]
-            right += 1
-        while left < t - window // 2:
-            for a in range(agents):
-                total[a] -= x[left, a]
-            count -= scored[left]
-            left += 1
-        best = 0
-        for a in range(1, agents):
-            if total[a] > total[best]:
-                best = a
-        stands_out = not allow_unattributed or total[best] - mean * count > threshold * np.sqrt(count)
-        labels[t] = best if stands_out else NOBODY

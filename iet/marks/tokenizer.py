@@ -23,7 +23,7 @@ from iet.marks.tokenizer_files import DEMO_SOURCE as DEMO_SOURCE
 from iet.marks.tokenizer_files import open_source
 from iet.marks.word_cache import WordCache, is_cacheable
 from iet.native.arrays import Bools, Int64s, UInt8s
-from iet.native.loops import loop
+from iet.native.load import loops
 
 if TYPE_CHECKING:
     import tokenizers
@@ -193,26 +193,9 @@ class _Spelling:
     def offsets(self, ids: Int64s, text: str) -> _SpelledOffsets | None:
         """Return the offsets of the tokens of `text`, or None if they do not spell it byte for byte."""
         raw, ends = np.frombuffer(text.encode(), dtype=np.uint8), np.empty(len(ids), np.int64)
-        if not _spelled_loop(ids, self._starts, self.lengths, self._bytes, raw, ends):
+        if not loops.spelled(ids, self._starts, self.lengths, self._bytes, raw, ends):
             return None
         return _SpelledOffsets(raw, ends, text.isascii())
-
-
-@loop
-def _spelled_loop(
-    ids: Int64s, starts: Int64s, lengths: Int64s, spelling: UInt8s, raw: UInt8s, ends: Int64s
-) -> bool:
-    at = 0
-    for t in range(len(ids)):
-        start, length = starts[ids[t]], lengths[ids[t]]
-        if length == 0 or length > len(raw) - at:
-            return False
-        for i in range(length):
-            if spelling[start + i] != raw[at + i]:
-                return False
-        at += length
-        ends[t] = at
-    return at == len(raw)
 
 
 class Tokenizer:

@@ -111,6 +111,21 @@ except (
     cpu, _why_cpu, _refusal = None, str(error), error
 
 
+class _NoLoops:
+    """Stands for the loops of the compiled module if there is none."""
+
+    def __getattr__(self, name: str) -> Any:
+        check_environment()
+        raise BackendUnavailable(
+            f"audits and decoders need the compiled module, but {_why_cpu}; the reference backend only has"
+            " the kernels (iet.kernels)"
+        )
+
+
+loops: Any = _NoLoops() if cpu is None else cpu.loops
+"""Loops over arrays in C++ (csrc/cpu/loops_over_*.cpp). They check types and dimensions, but no index."""
+
+
 def check_environment() -> None:
     """Raise what is wrong with IET_BACKEND, IET_CPU or IET_NUM_THREADS: every op calls this first."""
     if _refusal is not None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import secrets
-from typing import Any
 
 import numpy as np
 
-from iet.native.arrays import Bools, Float32s, Int32s, Int64s, UInt64s
-from iet.native.loops import loop
+from iet.native import reference
+from iet.native.arrays import Bools, Float32s, Int32s, Int64s
+from iet.native.load import cpu, loops
 
 # Multipliers of a hash that is universal over their draw (multiply-shift), so that no text can be made to
 # collide. No result depends on them: n-grams with one hash are still compared, and numbers follow the text.
@@ -29,10 +29,11 @@ def number_pairs(token_ids: Int64s, scored: Bools, n_gram: int, contexts: bool =
     """
     if contexts:  # a context is the n-gram, one token shorter, that ends before t
         return np.append(-1, number_pairs(token_ids[:-1], scored[1:], n_gram - 1))[: len(token_ids)]
+    if cpu is None:
+        return reference.number_pairs(token_ids, scored, n_gram)
     bits = max(4, (2 * len(token_ids)).bit_length())  # at most half of the slots are taken
     slots, numbers = np.full(1 << bits, -1, np.int32), np.full(len(token_ids), -1)
-    with np.errstate(over="ignore"):  # for NUMBA_DISABLE_JIT=1: products are modulo 2^64
-        _number_pairs_loop(token_ids, scored, _FACTORS[:n_gram], np.uint64(64 - bits), slots, numbers)
+    loops.number_pairs(token_ids, scored, _FACTORS[:n_gram], 64 - bits, slots, numbers)
     return numbers
 
 
@@ -40,43 +41,19 @@ def number_pairs_of(
     token_ids: Int64s, scored: Bools, starts: Int64s, ends: Int64s, n_gram: int, contexts: bool = False
 ) -> tuple[Int64s, Bools]:
     """Return `number_pairs` and `repeats` [T] of the tokens `[start, end)` of each of D texts."""
+    numbers, repeated = np.full(len(token_ids), -1), np.zeros(len(token_ids), np.bool_)
+    if cpu is None:
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            inside = slice(start, end)
+            numbers[inside] = number_pairs(token_ids[inside], scored[inside], n_gram, contexts)
+            repeated[inside] = repeats(numbers[inside])
+        return numbers, repeated
     longest = int((ends - starts).max(initial=0))
     slots = np.empty(1 << max(4, (2 * longest).bit_length()), np.int32)
-    numbers, repeated = np.full(len(token_ids), -1), np.zeros(len(token_ids), np.bool_)
     back = int(contexts)
-    with np.errstate(over="ignore"):
-        _number_texts_loop(
-            token_ids, scored, _FACTORS[: n_gram - back], back, starts, ends, slots, numbers, repeated
-        )
+    factors = _FACTORS[: n_gram - back]
+    loops.number_texts(token_ids, scored, factors, back, starts, ends, slots, numbers, repeated)
     return numbers, repeated
-
-
-@loop
-def _number_texts_loop(
-    ids: Int64s,
-    scored: Bools,
-    factors: UInt64s,
-    back: int,
-    starts: Int64s,
-    ends: Int64s,
-    slots: Int32s,
-    numbers: Int64s,
-    repeated: Bools,
-) -> None:
-    for d in range(len(starts)):
-        start, end = starts[d], ends[d]
-        if end - start <= back:
-            continue
-        bits = 4
-        while (1 << bits) <= 2 * (end - start):
-            bits += 1
-        some = slots[: 1 << bits]
-        some[:] = -1
-        inside = slice(start + back, end)
-        _number_pairs_loop(
-            ids[start : end - back], scored[inside], factors, np.uint64(64 - bits), some, numbers[inside]
-        )
-        _repeats_loop(numbers[start:end], repeated[start:end])
 
 
 def times_before(
@@ -93,25 +70,18 @@ def times_before(
     """
     starts = np.zeros(1, np.int64) if starts is None else starts
     ends = np.full(1, len(token_ids)) if ends is None else ends
+    times = np.zeros(len(token_ids), np.int32)
+    if cpu is None:
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            times[start:end] = reference.times_before(token_ids[start:end], n_gram)
+        return times
     whole = np.zeros(len(token_ids), np.bool_)
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         whole[start + n_gram - 1 : end] = True
     numbers, _ = number_pairs_of(token_ids, whole, starts, ends, n_gram, contexts=True)
-    times, counts = np.zeros(len(token_ids), np.int32), np.zeros(int(numbers.max(initial=0)) + 1, np.int32)
-    _times_before_loop(numbers, starts, ends, counts, times)
+    counts = np.zeros(int(numbers.max(initial=0)) + 1, np.int32)
+    loops.times_before(numbers, starts, ends, counts, times)
     return times
-
-
-@loop
-def _times_before_loop(numbers: Int64s, starts: Int64s, ends: Int64s, counts: Int32s, times: Int32s) -> None:
-    for d in range(len(starts)):
-        for t in range(starts[d], ends[d]):
-            if numbers[t] >= 0:
-                times[t] = counts[numbers[t]]
-                counts[numbers[t]] += 1
-        for t in range(starts[d], ends[d]):
-            if numbers[t] >= 0:
-                counts[numbers[t]] = 0
 
 
 def merged_numbers_of(numbers: Int64s, others: Int64s, starts: Int64s, ends: Int64s) -> tuple[Int64s, Bools]:
@@ -121,37 +91,8 @@ def merged_numbers_of(numbers: Int64s, others: Int64s, starts: Int64s, ends: Int
     """
     merged, repeated = np.full(len(numbers), -1), np.zeros(len(numbers), np.bool_)
     firsts = np.empty((2, int((ends - starts).max(initial=0))), np.int64)
-    _merge_loop(numbers, others, starts, ends, firsts, merged, repeated)
+    loops.merge(numbers, others, starts, ends, firsts, merged, repeated)
     return merged, repeated
-
-
-@loop
-def _merge_loop(
-    numbers: Int64s,
-    others: Int64s,
-    starts: Int64s,
-    ends: Int64s,
-    firsts: Int64s,
-    merged: Int64s,
-    repeated: Bools,
-) -> None:
-    for d in range(len(starts)):
-        firsts[:, : ends[d] - starts[d]] = -1
-        count = 0
-        for t in range(starts[d], ends[d]):
-            if numbers[t] < 0:
-                continue
-            first = t  # the earliest token with one of the two numbers
-            for kind, number in ((0, numbers[t]), (1, others[t])):
-                if firsts[kind, number] < 0:
-                    firsts[kind, number] = t
-                first = min(first, firsts[kind, number])
-            repeated[t] = first < t
-            if first == t:
-                merged[t] = count
-                count += 1
-            else:
-                merged[t] = merged[first]
 
 
 def repeats(pairs: Int64s) -> Bools:
@@ -172,15 +113,6 @@ def _numbers_before(pairs: Int64s) -> Int64s:
     return np.asarray(highest + 1)
 
 
-@loop
-def _repeats_loop(pairs: Int64s, repeated: Bools) -> None:
-    """Fill `repeated` as `repeats` does, of one of many texts."""
-    count = 0
-    for t in range(len(pairs)):
-        repeated[t] = 0 <= pairs[t] < count
-        count = max(count, pairs[t] + 1)
-
-
 def shared_weights(pairs: Int64s, window: int = 256) -> Float32s:
     """Return how much each occurrence of a pair counts, float32 [T]: m^-3/4 where it stands m times nearby.
 
@@ -191,7 +123,7 @@ def shared_weights(pairs: Int64s, window: int = 256) -> Float32s:
     weights = np.zeros(len(pairs), np.float32)
     if len(pairs):
         counts = np.zeros(pairs.max() + 2, np.int32)  # the last entry is that of -1
-        _shared_weights_loop(pairs, window, _shares_of(window), counts, weights)
+        loops.shared_weights(pairs, window, _shares_of(window), counts, weights)
     return weights
 
 
@@ -204,7 +136,7 @@ def fresh_weights(pairs: Int64s, window: int = 256) -> Float32s:
     """Return float32 [T]: 1 where a pair did not stand within the last `window` tokens, else 0; 0 for -1."""
     weights = np.zeros(len(pairs), np.float32)
     if len(pairs):
-        _fresh_weights_loop(pairs, window, np.full(pairs.max() + 2, -window - 1), weights)
+        loops.fresh_weights(pairs, window, np.full(pairs.max() + 2, -window - 1), weights)
     return weights
 
 
@@ -238,14 +170,14 @@ def far_sources(pairs: Int64s, window: int = 256, shortest: int = 64) -> Int64s 
 
     Cost: O(T) where no such run of repeats is, else O(T·shortest) expected. Deterministic.
     """
-    if _longest_repeat_loop(pairs) < shortest:
+    if loops.longest_repeat(pairs) < shortest:
         return None
     whole = _among_last(pairs >= 0, shortest) == shortest
     fresh = _among_last(fresh_weights(pairs, shortest) > 0, shortest)
     runs = number_pairs(pairs, whole & (2 * fresh >= shortest), shortest)
     sources = np.arange(len(pairs))
     firsts = np.full(runs.max() + 1, -1)
-    return sources if _far_sources_loop(runs, window, shortest, firsts, sources) else None
+    return sources if loops.far_sources(runs, window, shortest, firsts, sources) else None
 
 
 def _among_last(mask: Bools, length: int) -> Int64s:
@@ -253,82 +185,3 @@ def _among_last(mask: Bools, length: int) -> Int64s:
     counts = np.cumsum(mask, dtype=np.int64)
     counts[length:] -= counts[:-length].copy()
     return counts
-
-
-@loop
-def _longest_repeat_loop(pairs: Int64s) -> int:
-    count, run, longest = 0, 0, 0
-    for t in range(len(pairs)):
-        run = run + 1 if 0 <= pairs[t] < count else 0
-        count, longest = max(count, pairs[t] + 1), max(longest, run)
-    return longest
-
-
-@loop
-def _far_sources_loop(runs: Int64s, window: int, shortest: int, firsts: Int64s, sources: Int64s) -> bool:
-    # A run is named by its last token. `done` is the end of the copies so far.
-    done, some = 0, False
-    for t in range(len(runs)):
-        if runs[t] < 0:
-            continue
-        first = firsts[runs[t]]
-        if first < 0:
-            firsts[runs[t]] = t
-        elif t - first >= window:
-            some = True
-            for j in range(max(done, t - shortest + 1), t + 1):
-                sources[j] = sources[j - t + first]
-            done = t + 1
-    return some
-
-
-@loop
-def _fresh_weights_loop(pairs: Int64s, window: int, last: Int64s, weights: Float32s) -> None:
-    for t in range(len(pairs)):
-        if pairs[t] >= 0:
-            weights[t] = t - last[pairs[t]] > window
-            last[pairs[t]] = t
-
-
-@loop
-def _shared_weights_loop(
-    pairs: Int64s, window: int, shares: Float32s, counts: Int32s, weights: Float32s
-) -> None:
-    # The pairs less than `window` away on either side, counted while t moves on.
-    for t in range(min(window, len(pairs))):
-        counts[pairs[t]] += 1
-    for t in range(len(pairs)):
-        if t + window - 1 < len(pairs) and t > 0:
-            counts[pairs[t + window - 1]] += 1
-        if t - window >= 0:
-            counts[pairs[t - window]] -= 1
-        if pairs[t] >= 0:
-            weights[t] = shares[counts[pairs[t]] - 1]
-
-
-@loop
-def _number_pairs_loop(
-    ids: Int64s, scored: Bools, factors: UInt64s, shift: np.uint64, slots: Int32s, numbers: Int64s
-) -> None:
-    count, n_gram = 0, len(factors)
-    for t in range(len(ids)):
-        if not scored[t]:
-            continue
-        mixed = np.uint64(0)
-        for back in range(n_gram):
-            mixed += np.uint64(ids[t - back]) * factors[back]
-        place: Any = np.int64(mixed >> shift)
-        while True:  # slots hold where an n-gram first stood; the next slot is tried where they differ
-            first = slots[place]
-            if first < 0:
-                slots[place] = t
-                numbers[t] = count
-                count += 1
-                break
-            back = 0
-            while back < n_gram and ids[t - back] == ids[first - back]:
-                back += 1
-            if back == n_gram:
-                numbers[t] = numbers[first]
-                break
-            place = place + 1 if place + 1 < len(slots) else 0

@@ -288,6 +288,15 @@ def times_before(token_ids: ArrayLike, n_gram: int) -> NDArray[np.int32]:
     return counts
 
 
+def number_pairs(token_ids: NDArray[np.int64], scored: NDArray[np.bool_], n_gram: int) -> NDArray[np.int64]:
+    """Number the n-grams that end at scored positions, by first occurrence: int64 [T], -1 elsewhere."""
+    seen = dict[tuple[int, ...], int]()
+    ids, numbers = token_ids.tolist(), np.full(len(token_ids), -1)
+    for j in np.flatnonzero(scored).tolist():
+        numbers[j] = seen.setdefault(tuple(ids[j - n_gram + 1 : j + 1]), len(seen))
+    return numbers
+
+
 # ---------------------------------------------------------------- the ops
 
 

@@ -125,15 +125,12 @@ class AuditFiles:
 
     def __call__(self) -> AuditHandler:
         """Return a handler that has audited a text."""
-        from iet.native.loops import compiling
-
         handler = AuditHandler(self)
         for suffix in DOCUMENT_SUFFIXES.values():
             formats.readable(suffix)  # imports its parser
         messages = [{"role": "user", "content": _WARM_UP_TEXT}] * 2
-        with compiling(lambda: None):
-            for request in ({"text": _WARM_UP_TEXT}, {"messages": messages}):
-                handler(AuditJob(json.dumps(request).encode(), html=True))
+        for request in ({"text": _WARM_UP_TEXT}, {"messages": messages}):
+            handler(AuditJob(json.dumps(request).encode(), html=True))
         return handler
 
 

@@ -42,7 +42,7 @@ def test_wrong_usage_exits_with_two(arguments: list[str], capsys: pytest.Capture
 
 
 def test_a_command_without_a_word_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, names in (([], ("audit", "keys", "warm")), (["keys"], ("init", "add", "export"))):
+    for arguments, names in (([], ("audit", "keys", "doctor")), (["keys"], ("init", "add", "export"))):
         assert run(*arguments) == 2
         lines = capsys.readouterr().err.splitlines()
         for name in names:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import pathlib
 
 import pytest
 
 import iet
 from iet import kernels
 from iet.cli import doctor
-from iet.native import cache
-from tests.support.commands import Said, run, spawn
-from tests.support.conditions import INTERPRETED
+from tests.support.commands import Said, run
 
 
 def test_a_healthy_installation_passes_its_self_test(said: Said) -> None:
@@ -25,23 +21,6 @@ def test_a_healthy_installation_passes_its_self_test(said: Said) -> None:
     assert found["backends"]["host"] == kernels.backends().host
     assert all(good == total > 0 for good, total in found["checks"].values())
     assert set(found["checks"]) == {"derive", "permute", "score", "embed"}
-
-
-@pytest.mark.skipif(INTERPRETED, reason="nothing is compiled")
-def test_it_says_where_compiled_loops_are_kept(
-    tmp_path: pathlib.Path, said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = spawn("doctor", "--json", env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)})
-    kept = json.loads(done.stdout)["loops"]["kept"]
-    assert {pathlib.Path(folder).parent for folder in kept} == {tmp_path}
-    # Without the compiled module there are loops in other rooms, too.
-    rooms = {"decoding"} if kernels.backends().host == "cpu" else {"native", "marks", "decoding", "audit"}
-    assert {pathlib.Path(folder).name.partition("_")[0] for folder in kept} == rooms
-    monkeypatch.setattr(cache, "folders", set())
-    monkeypatch.setattr(cache, "refused", {"/shared": "mode 0775, others can write it"})
-    output = said(0, "doctor")
-    assert "compiled loops: kept in no folder: every process compiles them" in output
-    assert "compiled loops: not in /shared (mode 0775, others can write it)" in output
 
 
 @pytest.mark.parametrize("altered", ["derive", "permute", "score", "embed"])

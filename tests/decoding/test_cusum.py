@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iet.decoding import cusum, decode, margin, refine, smooth, span_sums, windows
+from iet.decoding import cusum, decode, margin, refine, smooth, windows
 from iet.errors import InputError, ShapeError
 from tests.support.scores import score_matrices
 
@@ -147,24 +147,3 @@ def test_cusum_parts_refuse_what_is_not_a_vector():
         cusum(np.zeros((2, 2)))
     with pytest.raises(InputError, match="finite"):
         smooth([np.nan])
-
-
-@pytest.mark.parametrize("boundaries", [[-1, 4], [0, 5], [0, 3, 2], [np.uint64(2**63), 2**63 + 1]])
-def test_sums_over_spans_outside_the_text_are_refused(boundaries):
-    with pytest.raises(InputError, match=r"boundaries: got .* expected ascending from 0 to 4"):
-        span_sums(np.zeros((4, 2)), boundaries)
-
-
-@pytest.mark.parametrize(
-    ("scores", "boundaries", "words"),
-    [
-        (np.zeros((4, 2)), [], r"boundaries: got float64 \[0\]"),
-        (np.zeros((4, 2)), [0.0, 4.0], "boundaries: got float64"),
-        (np.zeros((4, 2)), [[0, 4]], r"boundaries: got int64 \[1, 2\]"),
-        (np.zeros(4), [0, 4], r"scores: got float64 \[4\]"),
-        (np.array([["a"]]), [0, 1], "scores: got <U1"),
-    ],
-)
-def test_sums_over_what_are_no_spans_are_refused(scores, boundaries, words):
-    with pytest.raises(ShapeError, match=words):
-        span_sums(scores, boundaries)

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from iet.audit.metrics import boundary_f1, coverage, token_accuracy
 from iet.decoding import DECODERS, Segmentation, Span, column_summary, decode
 from iet.errors import InputError, ShapeError
-from tests.support.conditions import INTERPRETED
 from tests.support.scores import synthetic
 
 
 def test_decoders_recover_synthetic_text_in_the_expected_order():
     rng = np.random.default_rng(3)
     accuracy, boundaries = ({name: [] for name in DECODERS} for _ in range(2))
-    for _ in range(2 if INTERPRETED else 20):
+    for _ in range(20):
         scores, truth = synthetic(rng, 12, 5)
         for name in DECODERS:
             found = decode(scores, name)
@@ -37,7 +36,7 @@ def test_decoders_recover_synthetic_text_in_the_expected_order():
 def test_unmarked_text_is_mostly_unattributed(decoder, at_most):
     # By the decoder's labels alone: `Auditor` also asks whether the agent is found.
     rng = np.random.default_rng(4)
-    texts = [np.cos(2 * np.pi * rng.random((1000, 4))) for _ in range(6 if INTERPRETED else 20)]
+    texts = [np.cos(2 * np.pi * rng.random((1000, 4))) for _ in range(20)]
     shares = [coverage(decode(text, decoder, allow_unattributed=True).token_agents) for text in texts]
     assert np.mean(shares) < at_most
     assert all(coverage(decode(text, decoder).token_agents) == 1 for text in texts)
@@ -48,7 +47,7 @@ def test_unmarked_gumbel_text_is_mostly_unattributed(decoder):
     rng = np.random.default_rng(4)
     options = {"family": "gumbel", "allow_unattributed": True, "scored": np.arange(1000) % 10 > 0}
     shares = []
-    for _ in range(2 if INTERPRETED else 20):  # the mean of its unmarked scores is 1
+    for _ in range(20):  # the mean of its unmarked scores is 1
         text = rng.exponential(size=(1000, 4)) * options["scored"][:, None]
         shares.append(coverage(decode(text, decoder, **options).token_agents))
     assert np.mean(shares) < 0.1

@@ -7,6 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iet.native.pairs import far_sources, fresh_weights, novelty_weights, shared_weights
+from tests.support.conditions import needs_native
+
+pytestmark = needs_native
 
 
 def naive_shared_weights(pairs, window):

@@ -11,7 +11,6 @@ import iet
 from iet.native import load as native
 
 ISAS = iet.backends().isas
-INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"  # loops take long: smaller texts will do
 
 posix = pytest.mark.skipif(os.name != "posix", reason="file modes, signals and terminals as POSIX has them")
 needs_native = pytest.mark.skipif(not ISAS, reason="needs the compiled module")

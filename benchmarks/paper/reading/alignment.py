@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.paper.marks import Keys
+from iet.decoding.jit import njit
 from iet.decoding.posterior import PosteriorOptions, evidence_weight
 from iet.decoding.segmentation import Scored
 from iet.errors import InputError
-from iet.native.jit import njit
 from iet.native.pairs import novelty_weights, repeats
 
 STRENGTHS = np.geomspace(0.02, 1.0, 12)

@@ -1,21 +1,77 @@
-"""What a fit takes from likelihoods and posteriors: means over what was tried, shares, strengths."""
+"""What the fit takes from likelihoods and posteriors."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numba
+import numpy as np
+
+from iet.decoding.segmentation import Scores
 from iet.native.arrays import Float32s, Float64s
-from iet.native.loops import loop, njit
+from tests.oracle import twin
 
 START_TOKENS, SHARE_TOKENS = 150.0, 1000.0
-"""How many tokens the first guess counts: for the strength of all agents together, and for their shares."""
+"""Tokens for which the first guess counts: for the strength of all agents together, and for their shares."""
 
 _BY_CHANCE, _MOST_ALIKE = 2.0, 1000.0
 
 
-@loop
-def mean_start_loop(
+@twin
+def held_sums(
+    gamma: Scores,
+    sums: Scores,
+    weights: Scores,
+    total: Float64s,
+    tokens: Float64s,
+) -> None:
+    # Σ γ_b(a)·x_b(a) and Σ γ_b(a)·w_b in float64, all in float32 or all in float64.
+    for b in range(len(gamma)):
+        for a in range(gamma.shape[1]):
+            held = np.float64(gamma[b, a])
+            total[a] += held * sums[b, a]
+            tokens[a] += held * weights[b]
+
+
+@twin
+def blocks(x: Scores, weight: Float32s, block: int, sums: Float32s, weights: Float32s) -> None:
+    for b in range(len(weights)):
+        for t in range(b * block, min(b * block + block, len(x))):
+            if weight[t] > 0:
+                weights[b] += weight[t]
+                for a in range(x.shape[1]):
+                    sums[b, a] += weight[t] * x[t, a]
+
+
+@twin
+def log_ratios(
+    x: Scores, weights: Float32s, strengths: Float64s, offsets: Float64s, blocks: bool, ratios: Float32s
+) -> None:
+    # Rows of a few agents are slow in NumPy.
+    for s in range(len(strengths)):
+        for t in range(len(x)):
+            once = 1.0 if blocks else weights[t]
+            for a in range(x.shape[1]):
+                ratios[s, t, a] = once * strengths[s, a] * x[t, a] - weights[t] * offsets[s, a]
+
+
+@twin
+def cut_ratios(
+    sums: Scores, weights: Float32s, strengths: Float64s, offsets: Float64s, limit: float, ratios: Float32s
+) -> None:
+    # Log ratios of blocks, at most the limit on either side, and, last, nobody's.
+    agents = sums.shape[1]
+    for s in range(len(strengths)):
+        for b in range(len(sums)):
+            for a in range(agents):
+                ratio = strengths[s, a] * sums[b, a] - weights[b] * offsets[s, a]
+                ratios[s, b, a] = limit if ratio > limit else (-limit if ratio < -limit else ratio)
+            ratios[s, b, agents] = 0.0
+
+
+@twin
+def mean_start(
     joint: Float64s,
     plausible: Float64s,
     usual: Float64s,
@@ -48,8 +104,8 @@ def mean_start_loop(
     found[2], found[3] = share / total, math.log(total / before) + highest
 
 
-@loop
-def mean_length_loop(
+@twin
+def mean_length(
     log_likelihoods: Float64s, lengths: Float64s, middle: float, spread: float, found: Float64s
 ) -> None:
     """Average lengths [R], log-normal around `middle`; `found` as `mean_start_loop` has its 2nd and 4th."""
@@ -67,8 +123,8 @@ def mean_length_loop(
     found[0], found[1] = math.exp(length / total), math.log(total / before) + highest
 
 
-@loop
-def shares_loop(
+@twin
+def shares(
     gamma: Float32s, left: Float32s, block: int, before: Float64s, nobody: float, shares: Float64s
 ) -> float:
     """Set the agents' shares [A] of a text, by γ and the guess before, and return nobody's."""
@@ -89,8 +145,8 @@ def shares_loop(
     return rest / total
 
 
-@njit
-def _interpolated(x: float, xs: Float64s, ys: Float64s) -> Any:
+@numba.njit
+def interpolated(x: float, xs: Float64s, ys: Float64s) -> Any:
     # As np.interp.
     low, high = 0, len(xs) - 1
     if not x > xs[low]:
@@ -106,8 +162,8 @@ def _interpolated(x: float, xs: Float64s, ys: Float64s) -> Any:
     return (ys[high] - ys[low]) / (xs[high] - xs[low]) * (x - xs[low]) + ys[low]
 
 
-@loop
-def strengths_loop(
+@twin
+def strengths(
     total: Float64s,
     tokens: Float64s,
     start: float,
@@ -131,15 +187,15 @@ def strengths_loop(
         held += tokens[a]
         squares += tokens[a] * tokens[a]
         count += tokens[a] > 0
-    common = (scores + START_TOKENS * _interpolated(start, grid, mean)) / (held + START_TOKENS)
+    common = (scores + START_TOKENS * interpolated(start, grid, mean)) / (held + START_TOKENS)
     if count >= 2:
         scatter = 0.0
         for a in range(len(total)):
             if tokens[a] > 0:
                 apart = total[a] / tokens[a] - common
                 scatter += tokens[a] * (apart * apart)
-        beyond = scatter / _interpolated(common, mean, variances) - _BY_CHANCE * (count - 1)
+        beyond = scatter / interpolated(common, mean, variances) - _BY_CHANCE * (count - 1)
         shrinkage = max(shrinkage, min(_MOST_ALIKE, (held - squares / held) / max(beyond, 1e-9)))
     for a in range(len(total)):
         each = (total[a] + shrinkage * common) / max(tokens[a] + shrinkage, 1e-9)
-        strengths[a] = min(max(_interpolated(each, mean, grid), low), high)
+        strengths[a] = min(max(interpolated(each, mean, grid), low), high)
