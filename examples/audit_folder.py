@@ -6,7 +6,8 @@ whom. Where an agent is found but somebody else wrote too, it also writes a page
 it lies in the folder audit-folder/.
 
 With texts and a registry of your own: `python examples/audit_folder.py TEXTS/ team.json OUT/`. Millions of
-texts are for `iet audit TEXTS/ -r team.json -o OUT/ --workers 16`: the same tables (docs/guides/bulk.md).
+texts are for `iet audit TEXTS/ -r team.json -o OUT/ --workers 16`: the same tables
+(docs/guides/audit_many.md).
 """
 
 from __future__ import annotations

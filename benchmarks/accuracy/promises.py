@@ -252,7 +252,7 @@ def promises(results: pathlib.Path) -> str:
     """Return the table for the docs: level 0.01, by regime and family."""
     content = json.loads((results / "promises.json").read_text(encoding="utf-8"))
     rows = [
-        {"regime": regime, "family": family, "share": figures["share"], **figures["0.01"]}
+        {"regime": regime, "family": family, **figures["0.01"]}
         for regime, of in content["regimes"].items()
         for family, figures in of.items()
     ]
@@ -263,9 +263,6 @@ def promises(results: pathlib.Path) -> str:
         "wrong, by tokens": "{wrong[0]:.4f}",
         "named, by segments": "{named[0]:.2f}",
         "by tokens": "{named[1]:.2f}",
-        "share stated": "{share[stated]:.3f}",
-        "right": "{share[right]:.3f}",
-        "intervals that hold it": "{share[covered]:.2f}",
     }
     return columns(rows, formats)
 

@@ -254,8 +254,8 @@ def framing(results: pathlib.Path) -> str:
         "tokens until found": "{tokens before}",
         "with an index ": "{tokens after}",
     }
-    commands = " ".join(f"`{part['command']}`." for part in parts)
-    return f"{columns(rows, formats)}\n\n{commands}"
+    links = ", ".join(f"[{f.stem}](benchmarks/results/{f.stem}.md)" for f in files)
+    return f"{columns(rows, formats)}\n\nMeasured: {links}."
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ UNREAD = "audit, posterior, no word known"
 
 
 def bulk(results: pathlib.Path) -> str:
-    """Return what audits of many documents cost over tokenizing them, and beside engines' detectors."""
+    """Return what audits of many documents cost over tokenizing them."""
     content = json.loads((results / "bulk.json").read_text(encoding="utf-8"))
     over = {
         "what": "{what}",
@@ -23,22 +23,7 @@ def bulk(results: pathlib.Path) -> str:
     }
     before = (
         f"{content['documents']:,} agent logs of 1,000 tokens under {content['keys']} keys, from JSON lines"
-        " to tables, beside the tokenizer's own call on the same documents:"
+        " to tables, over the tokenizer's own call on the same documents:"
     )
-    between = (
-        f"Reading what engines mark, in µs for one of {content['detector_documents']} of these documents and"
-        f" one of {content['detector_keys']} keys, from ids on; the engine's detector reads one document and"
-        " one key at a time:"
-    )
-    beside = [
-        ("detector", "{what}"),
-        ("µs", "{detector_microseconds[median]:,.0f}"),
-        ("scores alone", "{scores_microseconds[median]:.1f}"),
-        ("so many times", "{over_scores[median]:,.0f} x"),
-        ("audit (`cusum`)", "{audit_microseconds[median]:.1f}"),
-        ("so many times", "{over_audit[median]:,.0f} x"),
-    ]
-    parts = [before, columns(content["results"], over), between, columns(content["detectors"], beside)]
-    return "\n\n".join(
-        [*parts, f"`{content['command']}`: [benchmarks/results/bulk.md](benchmarks/results/bulk.md)."]
-    )
+    link = "[benchmarks/results/bulk.md](benchmarks/results/bulk.md)"
+    return "\n\n".join([before, columns(content["results"], over), f"Measured: {link}."])

@@ -11,8 +11,6 @@ import jsonschema
 import pytest
 
 from benchmarks import tables
-from benchmarks.speed import bench_decode
-from benchmarks.speed.suite import run
 from tests.support.speed_schema import RECORD
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -34,9 +32,9 @@ def test_a_page_that_differs_fails_the_check_and_is_rewritten(
     shutil.copytree(tables.RESULTS, tmp_path / "results")
     monkeypatch.setattr(tables, "ROOT", tmp_path)
     monkeypatch.setattr(tables, "RESULTS", tmp_path / "results")
-    changed = json.loads((tmp_path / "results/import.json").read_text())
-    changed["suites"][0]["results"][0]["value"]["median"] = 0.123
-    (tmp_path / "results/import.json").write_text(json.dumps(changed))
+    changed = json.loads((tmp_path / "results/null.json").read_text())
+    changed["null"]["all"]["texts"] = 123_456
+    (tmp_path / "results/null.json").write_text(json.dumps(changed))
     for file in tables.TABLES:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, tmp_path / file)
@@ -49,16 +47,11 @@ def test_a_page_that_differs_fails_the_check_and_is_rewritten(
     )
     assert tables.main([]) == 0
     assert tables.main(["--check"]) == 0
-    rewritten = numbers.read_text()
-    assert "| 0.123 (" in rewritten
-    for name in RECORDED:  # what measured it, and where
-        assert f"`python -m benchmarks.speed.bench_{name} -o benchmarks/results/{name}.json`: " in rewritten
+    assert "| all | 123,456 |" in numbers.read_text()
 
 
 def test_the_docs_show_decoders_and_the_null(tmp_path: pathlib.Path) -> None:
-    figures = {f"{name}/token_accuracy": [0.1 * i, 0, 1] for i, name in enumerate(tables.READERS, 5)}
-    figures |= {"posterior of 6 keys": [0.7, 0, 1], "posterior of 8 keys": [0.65, 0, 1]}
-    figures["cusum, min_points 10/token_accuracy"] = [0.3, 0, 1]
+    figures = {"posterior/token_accuracy": [0.7, 0, 1]}
     cell = {"model": "second", "family": "gumbel", "temperature": 0.7, "agents": 6}
     cells = [
         {"cell": {**cell, "turn_tokens": turn}, "entropy_nats": 0.5, "figures": {**figures, **more}}
@@ -69,15 +62,9 @@ def test_the_docs_show_decoders_and_the_null(tmp_path: pathlib.Path) -> None:
     group = {"texts": 5000, "pairs": 100_000, "levels": {"0.01": rate}}
     (tmp_path / "null.json").write_text(json.dumps({"command": "measure", "null": {"all": group}}))
     shown = tables.accuracy(tmp_path)
-    row = (
-        "| second model, gumbel, T = 0.7 (0.50) | 6 | 0.50 · 0.50 | 0.60 · 0.60 | 0.70 · 0.70 | 0.80 · 0.80 |"
-    )
-    assert f"{row} - · 0.90 | - · - |" in shown
-    assert "for turns of 60 · 400 tokens" in shown
-    assert "Over the 2 cells and lengths `posterior` leads `window` by 0.100 to 0.100" in shown
-    assert "and `cusum` by 0.200 on average, or by 0.400 with the paper's number" in shown
-    assert "by at most 0.000 where coverage is 0.95 or more, and by up to 0.050 elsewhere." in shown
-    assert "| all | 5,000 | 100,000 | 0.01 (0.0091 to 0.011) |" in shown
+    assert "| second model, gumbel, T = 0.7 (0.50) | 0.70 · 0.70 | - · 0.90 | - · - |" in shown
+    assert "turns of 60 · 400 tokens" in shown
+    assert "| all | 5,000 | 0.01 (0.0091 to 0.011) |" in tables.null(tmp_path)
 
 
 def test_the_docs_show_what_a_finding_takes(tmp_path: pathlib.Path) -> None:
@@ -95,7 +82,6 @@ def test_the_docs_show_what_a_finding_takes(tmp_path: pathlib.Path) -> None:
     shown = tables.power(tmp_path)
     assert "1 · 6 agents" in shown
     assert "| fourier, κ 0.8 | > 500 | 128 · > 500 |" in shown
-    assert "| fourier, κ 0.8 | 10% · 2% | 100% |" in shown
     assert "| shipped model, T = 0.7 | 128 · > 500 (2.0 nats) |" in shown
     (tmp_path / "power.json").write_text(json.dumps({**content, "real": []}))
     assert "shipped" not in tables.power(tmp_path)
@@ -103,10 +89,6 @@ def test_the_docs_show_what_a_finding_takes(tmp_path: pathlib.Path) -> None:
 
 def test_the_docs_show_table_1_beside_the_papers(tmp_path: pathlib.Path) -> None:
     ours, theirs = tables.table1.EQUAL_KL[0], "KGW, cusum"
-    tally = ("better in", "not told apart", "worse in")
-
-    def lead(*cells: int) -> dict[str, Any]:
-        return {"mean difference": [0.2, 0.1, 0.3], **dict(zip(tally, cells, strict=True))}
 
     def run(temperature: float, entropy: float, records: int) -> dict[str, Any]:
         first = {"chain 4": [0.5, 0.4, 0.6], "tree 4": [0.5, 0.4, 0.6]}
@@ -122,12 +104,6 @@ def test_the_docs_show_table_1_beside_the_papers(tmp_path: pathlib.Path) -> None
             "configuration": {"temperature": temperature, "top_p": 0.9, "records": records},
             "logs": {"entropy": entropy},
             "table": rows,
-            "against": {
-                ours: {
-                    theirs: {"TokenAcc": lead(9, 0, 0), "IoU": lead(6, 2, 1)},
-                    "IET fourier, cusum": {"IoU": lead(0, 0, 9)},
-                }
-            },
         }
 
     results = tmp_path / "benchmarks" / "results"
@@ -144,32 +120,8 @@ def test_the_docs_show_table_1_beside_the_papers(tmp_path: pathlib.Path) -> None
     assert columns in shown
     assert f"| {ours} |  | 0.625 · 0.250 · - | 0.625 · 0.250 · - |" in shown
     assert f"| {theirs} | 0.803 · 0.674 · 0.508 | 0.500 · 0.250 · - |" in shown
-    assert (
-        f"`{ours}` is better in 15 of 18 cells (settings x figures x methods; 0 of them against HMM" in shown
-    )
-    assert "not told apart in 2, worse in 1; its smallest mean lead is +0.200." in shown
-    link = "[All of it](benchmarks/results/paper/low/table1.md)"
-    assert f"Not told apart from, and worse than: {theirs} in IoU (2, 1)." in shown
-    assert link in shown
+    assert "[T = 0.8, top-p 0.9](benchmarks/results/paper/low/table1.md)" in shown
     assert "quick" not in shown
-
-
-def test_the_docs_show_audits(tmp_path: pathlib.Path) -> None:
-    one = {"text": "logs", "tokens": 9, "milliseconds": 2.5, "over_encode_batch": 1.25}
-    content = {
-        "command": "python -m benchmarks.speed.bench_audit -o audit.json",
-        "environment": {"processor": "abacus"},
-        "six_agents": [{"what": "audit, cusum", **one}, {"what": "encode_batch", **one}],
-        "many_keys": [{"decoder": "cusum", "tokens": 4096, "seconds": 0.5, "peak_mb": 321.0}],
-        "processes": [{"what": "iet audit, cusum, warm", "seconds": 1.5}],
-    }
-    (tmp_path / "audit.json").write_text(json.dumps(content))
-    shown = tables.speed(tmp_path)
-    assert "| logs, T = 9: audit, cusum | 2.50 | 1.25 |" in shown
-    assert "logs, T = 9: encode_batch" not in shown
-    assert "audit, cusum (peak 321 MB) | 500 |  |" in shown
-    assert "| whole process: iet audit, cusum, warm | 1,500 |  |" in shown
-    assert "-o audit.json`: abacus; " in shown
 
 
 @pytest.mark.parametrize(
@@ -202,17 +154,4 @@ def test_the_first_table_shows_the_figures_of_the_results(tmp_path: pathlib.Path
     (tmp_path / "results/bulk.json").write_text(json.dumps(bulk))
     (line,) = set(tables.summary(tmp_path / "results").splitlines()) - set(old.splitlines())
     assert "7.12 x" in line
-    assert bulk["command"] in line
-
-
-def test_the_docs_show_decoders(tmp_path: pathlib.Path) -> None:
-    suite = bench_decode.agents_suite(2, (1_000, 10_000), 2)
-    content = {
-        "command": "python -m benchmarks.speed.bench_decode -o decode.json",
-        "environment": {"processor": "abacus"},
-        "suites": [run(suite)[0]],
-    }
-    (tmp_path / "decode.json").write_text(json.dumps(content))
-    shown = tables.speed(tmp_path)
-    assert all(f"| A = 2: {decoder}, T = 10000 |" in shown for decoder in ("posterior", "cusum", "window"))
-    assert "T = 1000 |" not in shown
+    assert "(benchmarks/results/bulk.md)" in line
