@@ -218,7 +218,7 @@ def score_tokens(
     Keys of other schemes give the numbers of their own detectors: `iet.EngineKeys` those of serving engines
     (docs/internals/foreign_marks.md), `iet.WaterfallKeys` those of the public Waterfall package, with
     φ(RandomState((id, *context)).permutation(V)[y_j]), where the mean of a column is the package's `q_score`
-    (docs/internals/waterfall.md). `EngineKeys.unnamed` and `WaterfallKeys.unnamed` take keys without agents.
+    (the same page). `EngineKeys.unnamed` and `WaterfallKeys.unnamed` take keys without agents.
 
     Args:
         token_ids: integer ids [T]; a CUDA tensor (int32 or int64) is scored where it lies.
@@ -243,7 +243,7 @@ def score_tokens(
         BackendUnavailable: a CUDA tensor without the CUDA module, or under a scheme that is not ours.
 
     Deterministic, and the same to the bit on every backend. O(T·K); under schemes `waterfall` and `kgw`
-    O(V·K) for every distinct context (see docs/internals/waterfall.md for how long that is).
+    O(V·K) for every distinct context (see docs/internals/foreign_marks.md for how long that is).
     """
     keys = _keys(registry, profile)
     if host.on_cuda(token_ids):

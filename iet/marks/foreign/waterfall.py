@@ -1,7 +1,7 @@
 """Scheme `waterfall`: text marked by the public Waterfall package, under integer ids.
 
     p = RandomState((id, *context)).permutation(V)          context: the n-1 token ids before
-    logits[v] += κ·φ(p[v])        x_j = φ(p[y_j])           (docs/internals/waterfall.md)
+    logits[v] += κ·φ(p[v])        x_j = φ(p[y_j])           (docs/internals/foreign_marks.md)
 
 It serves to make and to read the runs of the paper, which used that package and the ids 42, 43, ...
 Ids are not secret: all of them can be tried. For your own text use a `Registry`.
