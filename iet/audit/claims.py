@@ -21,7 +21,7 @@ from iet.marks.keys import KeyTable
 from iet.marks.sessions import OWN
 from iet.marks.tokenizer import Encoding
 from iet.native.arrays import Bools, Float64s, Int64s
-from iet.report.claims import GIVEN, CheckedPiece, ClaimReport
+from iet.report.claims import EXCLUDED, CheckedPiece, ClaimReport
 
 MAX_SUMS = 1 << 18
 """Of pieces and keys whose sums are held at once: 2 MB an array."""
@@ -169,7 +169,7 @@ def _checked(
         number = int(d) if isinstance(d, (int, np.integer)) and not isinstance(d, bool) else -1
         if not 0 <= number < len(pieces):
             raise InputError(f"skip: got {d!r:.80}, expected numbers of pieces, 0 to {len(pieces) - 1}")
-        skipped[number] = str(skip[d]) if isinstance(skip, Mapping) else GIVEN
+        skipped[number] = str(skip[d]) if isinstance(skip, Mapping) else EXCLUDED
     return skipped
 
 

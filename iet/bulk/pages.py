@@ -56,7 +56,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_list(column.type):
         column = pc.binary_join(column, ";")
     if pa.types.is_string(column.type):
-        column = pc.replace_substring_regex(column, r"^([=+\-@\t\r\n])", r"'\1")  # as `no_formula`
+        column = pc.replace_substring_regex(column, r"^([=+\-@\t\r\n])", r"'\1")  # as `to_csv` of reports
     return column
 
 

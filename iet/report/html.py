@@ -26,16 +26,16 @@ from iet.report.view import (
     curves,
     doubts,
     graph,
-    look,
     segment_columns,
     segments,
     shares_of,
+    style_of,
     writers,
 )
 from iet.report.wording import (
     agents_legend,
     assumptions,
-    evidence_lines,
+    evidence_line,
     headline,
     legend,
     limits,
@@ -156,10 +156,10 @@ def fragment(report: Report) -> str:
     """Return the verdict and the coloured text for a notebook: HTML without scripts or style sheets."""
     wrote, runs = writers(report), []
     for segment in report.segments if report.text is not None else ():
-        colour, dash = ("", "") if segment.agent is None else look(wrote.index(segment.agent))
+        colour, dash = ("", "") if segment.agent is None else style_of(wrote.index(segment.agent))
         text = (report.text or "")[slice(*extent(segment))]
         runs.append(
             {"agent": segment.agent, "title": segment.called, "text": text, "colour": colour, "dash": dash}
         )
-    lines = [*headline(report), *evidence_lines(report)]
+    lines = [*headline(report), evidence_line(report)]
     return _TEMPLATES.get_template("notebook.html").render(verdict=verdict(report), runs=runs, lines=lines)

@@ -1,4 +1,4 @@
-"""Many documents on one page, a row each, with links to the pages of their reports; the same as CSV."""
+"""The index of many documents: a page with a row for each, and the same as CSV."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from iet.report.html import table_page
 from iet.report.wording import p_value
@@ -19,11 +20,11 @@ class Row:
 
     Attributes:
         name: of the document.
-        found: the agents that are found in it, the surest first.
-        coverage: share of its tokens that is attributed, None where it was not read.
-        log_p: natural log of the p-value, None where it was not read.
-        tokens: their number, None where it was not read.
-        link: the page of its report, as a path from this page; None: there is none.
+        found: the agents that were found in it, by increasing p-value.
+        coverage: share of its tokens that is attributed, None if it was not read.
+        log_p: natural log of the p-value, None if it was not read.
+        tokens: number of tokens, None if it was not read.
+        link: path of the page of its report, relative to the index; None without a page.
         problem: why it was not read.
     """
 
@@ -36,46 +37,53 @@ class Row:
     problem: str = ""
 
     def cells(self) -> tuple[str, ...]:
-        """Return what people read, in the order of `COLUMNS`."""
+        """Return the cells of `COLUMNS`."""
         share = "" if self.coverage is None else f"{self.coverage:.0%}"
         p = "" if self.log_p is None else p_value(self.log_p)
         tokens = "" if self.tokens is None else f"{self.tokens:,}"
-        found = ", ".join(self.found) or ("nobody" if self.tokens is not None else "")
-        return self.name, found, share, p, tokens, self.problem
+        agents = ", ".join(self.found) or ("none" if self.tokens is not None else "")
+        return self.name, agents, share, p, tokens, self.problem
 
 
 def index(rows: Iterable[Row], about: Sequence[str] = ()) -> str:
     """Return the page: HTML that loads nothing and has no script. O(rows); deterministic.
 
     Args:
-        rows: in the order in which they are shown.
-        about: lines for its head, such as when and with which registry the texts were read.
+        rows: in the order of the table.
+        about: lines above the table, such as the time and the registry of the audit.
     """
     title = " · ".join(["iet: who wrote what", *about[:1]])
     explanation = (
-        "p: how often a key that was never used looks as active by chance, of one document. Among many"
-        " documents some have a low p by chance."
+        "p: how often an unused key shows as much evidence in one document by chance. Among many documents"
+        " some have a low p by chance."
     )
     cells = (("", row.link, row.cells()) for row in rows)
     return table_page(title, "Who wrote what", COLUMNS, cells, above=about, below=[explanation])
 
 
 def as_csv(rows: Iterable[Row]) -> str:
-    """Return the rows as CSV, with a head; numbers are not rounded, and log_p is a natural logarithm."""
-    held = io.StringIO()
-    writer = csv.writer(held, lineterminator="\r\n")
-    writer.writerow(["document", "found", "coverage", "log_p", "tokens", "page", "problem"])
+    """Return the rows as CSV with a header; numbers are not rounded, and log_p is a natural logarithm."""
+    return to_csv(
+        ["document", "found", "coverage", "log_p", "tokens", "page", "problem"],
+        (
+            [row.name, ";".join(row.found), row.coverage, row.log_p, row.tokens, row.link, row.problem]
+            for row in rows
+        ),
+    )
+
+
+def to_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a table as CSV; None becomes an empty cell.
+
+    Texts are untrusted input. One that a spreadsheet would read as a formula gets an apostrophe before it.
+    """
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\r\n")
+    writer.writerow(columns)
     for row in rows:
-        numbers = ["" if value is None else value for value in (row.coverage, row.log_p, row.tokens)]
-        texts = [no_formula(text) for text in (row.name, ";".join(row.found), row.link or "", row.problem)]
-        writer.writerow([texts[0], texts[1], *numbers, *texts[2:]])
-    return held.getvalue()
+        writer.writerow([f"'{x}" if isinstance(x, str) and x.startswith(_FORMULA) else x for x in row])
+    return file.getvalue()
 
 
-FORMULA = "=+-@\t\r\n"
-"""A cell that begins with one of these is a formula to a spreadsheet."""
-
-
-def no_formula(cell: str) -> str:
-    """Return a cell that no spreadsheet takes for a formula: names of documents are a stranger's."""
-    return f"'{cell}" if cell[:1] and cell[0] in FORMULA else cell
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""First characters of a cell that a spreadsheet reads as a formula."""

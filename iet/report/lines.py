@@ -1,4 +1,4 @@
-"""Lines for a terminal: they fit it, and what they quote cannot steer it."""
+"""Lay out lines and tables for a terminal, and replace characters that would control it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import os
 from collections.abc import Sequence
 from typing import TextIO
 
-# Audited text comes from strangers: what steers a terminal (C0, DEL, C1, bidirectional overrides) is shown as
-# a symbol, or it could repaint what the report says. Line ends, tabs and right-to-left letters stay.
+# Audited text is untrusted input. Characters that control a terminal (C0, DEL, C1, bidirectional overrides)
+# are shown as symbols, because they could overwrite the report. Line ends, tabs and right-to-left letters
+# stay.
 _CONTROLS = {
     **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
     0x7F: 0x2421,
@@ -17,17 +18,17 @@ _CONTROLS = {
 
 
 def harmless(text: str) -> str:
-    """Return the text with what steers a terminal or turns its order around as symbols."""
+    """Return the text with symbols for characters that control a terminal or change the order of text."""
     return text.replace("\r\n", "\n").translate(_CONTROLS)
 
 
 def width_of(file: TextIO) -> int | None:
-    """Return how many cells a line of a terminal has; None for what is piped on: no line is broken there."""
+    """Return the number of cells of a line; None if the output is piped, whose lines are not broken."""
     try:
         columns = int(os.environ["COLUMNS"])
     except (KeyError, ValueError):
         columns = 0
-    if columns <= 0:  # terminals of CI and of kubectl do not know their width, and say 0
+    if columns <= 0:  # terminals of CI and of kubectl report a width of 0
         if not file.isatty():
             return None
         try:
@@ -38,7 +39,7 @@ def width_of(file: TextIO) -> int | None:
 
 
 _NARROWEST = 14
-"""Cells of a column whose cells take several lines: narrower ones are harder to read than a paragraph."""
+"""Minimum width of a column with wrapped cells: narrower ones are harder to read than a paragraph."""
 
 
 def table(
@@ -47,31 +48,31 @@ def table(
     """Lay out a table without rules, and return the lines of each row.
 
     Args:
-        rows: the names of the columns, then the rows. A column without any content is left out.
-        width: cells of a line. Where columns do not fit, each row is a short paragraph, and the first one,
-            of the names, is empty. None: as many as it takes.
-        wraps: column whose cells may take several lines so that the table fits.
+        rows: the names of the columns, then the rows. Columns without content are omitted.
+        width: maximum number of cells of a line. If the columns do not fit, each row becomes a short
+            paragraph, and the row of names is empty. None: no limit.
+        wraps: index of the column whose cells may take several lines so that the table fits.
         right: whether all columns but the first are flush right.
     """
-    kept = [k for k in range(len(rows[0])) if any(row[k] for row in rows[1:])]
-    if not kept:
+    filled = [k for k in range(len(rows[0])) if any(row[k] for row in rows[1:])]
+    if not filled:
         return [[] for _ in rows]
-    shown = [[harmless(row[k]) for k in kept] for row in rows]
-    widths = [max(cells(row[k]) for row in shown) for k in range(len(kept))]
-    excess = sum(widths) + 2 * (len(kept) - 1) - (width or math.inf)
-    if excess > 0 and wraps in kept:
-        flexible = kept.index(wraps)
+    shown = [[harmless(row[k]) for k in filled] for row in rows]
+    widths = [max(cells(row[k]) for row in shown) for k in range(len(filled))]
+    excess = sum(widths) + 2 * (len(filled) - 1) - (width or math.inf)
+    if excess > 0 and wraps in filled:
+        flexible = filled.index(wraps)
         longest = max(cells(word) for row in shown for word in row[flexible].split())
         if widths[flexible] - excess >= max(longest, _NARROWEST):
             widths[flexible] -= int(excess)
             excess = 0
     if excess > 0:
-        title = kept.index(wraps) if wraps in kept else 0
+        title = filled.index(wraps) if wraps in filled else 0
         return [[], *(_paragraph(shown[0], row, title, width) for row in shown[1:])]
-    found = []
+    laid_out = []
     for row in shown:
         columns = [wrapped(cell, size) for cell, size in zip(row, widths, strict=True)]
-        found.append(
+        laid_out.append(
             [
                 "  ".join(
                     padded(column[i] if i < len(column) else "", size, right and k > 0)
@@ -80,7 +81,7 @@ def table(
                 for i in range(max(map(len, columns)))
             ]
         )
-    return found
+    return laid_out
 
 
 def _paragraph(names: Sequence[str], row: Sequence[str], title: int, width: int | None) -> list[str]:
@@ -90,35 +91,37 @@ def _paragraph(names: Sequence[str], row: Sequence[str], title: int, width: int 
 
 
 def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
-    """Return the lines of a text, broken at spaces where they are longer than `width` cells.
+    """Return the lines of a text, broken at spaces if they are longer than `width` cells. O(characters).
+
+    `wcwidth.wrap` takes quadratic time on a long word, which untrusted text can contain.
 
     Args:
-        text: its own line ends stay. Tabs become spaces.
-        width: cells of a line; a longer word is broken anywhere. None: nothing is broken.
-        indent: stands before each line, and counts.
+        text: its line ends stay. Tabs become spaces.
+        width: maximum number of cells of a line; longer words are broken anywhere. None: no limit.
+        indent: put before each line, and counted in its width.
     """
-    found = []
+    lines = []
     for line in harmless(text).expandtabs().split("\n"):
         start = 0
         while width is not None:
             part = cut(line[start : start + 4 * width], max(1, width - len(indent)))
-            part = part or line[start : start + 1]  # a character wider than a line stands alone
+            part = part or line[start : start + 1]  # a character wider than a line has its own line
             end = start + len(part)
             if end >= len(line):
                 break
-            if line[end] != " ":  # else the break falls between words as it is
+            if line[end] != " ":  # else the line ends between words already
                 space = part.rfind(" ")
                 end = start + space if part[: max(space, 0)].strip() else end
-            found.append(indent + line[start:end].rstrip(" "))
+            lines.append(indent + line[start:end].rstrip(" "))
             start = end
             while line.startswith(" ", start):
                 start += 1
-        found.append(indent + line[start:])
-    return found
+        lines.append(indent + line[start:])
+    return lines
 
 
 def cut(text: str, width: int) -> str:
-    """Return the longest beginning of at most `width` cells, combining characters with their letter."""
+    """Return the longest prefix of at most `width` cells, without splitting combined characters."""
     if text.isascii():
         return text[:width]
     import wcwidth
@@ -133,15 +136,15 @@ def cut(text: str, width: int) -> str:
 
 
 def cells(text: str) -> int:
-    """Return the cells of a terminal that a text takes: two for wide characters, none for combining ones."""
+    """Return the width of a text in cells: two for wide characters, none for combining ones."""
     if text.isascii():
         return len(text)
-    import wcwidth  # only what is not ASCII takes its tables
+    import wcwidth  # loaded here, because ASCII needs no tables
 
     return wcwidth.width(text, tabsize=1)
 
 
 def padded(text: str, width: int, right: bool = False) -> str:
-    """Return the text with spaces up to `width` cells."""
+    """Return the text, padded with spaces to `width` cells."""
     gap = " " * (width - cells(text))
     return gap + text if right else text + gap

@@ -1,4 +1,4 @@
-"""The report as a picture for papers and notebooks, on matplotlib axes."""
+"""Plot a report on matplotlib axes, for papers and notebooks."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 HATCHES = ("", "//", "..", "xx")
 LINES = ("-", "--", ":", "-.")
-"""With the colours they tell agents apart in print, and for everybody."""
+"""With the colours they distinguish agents, also in print and for colour-blind readers."""
 
 
 def plot(report: Report, axes: Axes | None = None) -> Axes:
-    """Draw f(t, a) of the agents who occur, the boundaries, and who is the agent where.
+    """Draw f(t, a) of the agents that occur, the boundaries, and the agent of each segment.
 
     Args:
-        report: one that an audit made.
-        axes: matplotlib's. None: new ones.
+        report: the result of an audit.
+        axes: of matplotlib. None: new axes.
 
     Returns:
-        The axes. Positions are characters, or tokens where only ids were audited.
+        The axes. Positions are characters, or tokens if only ids were audited.
 
     Raises:
         BackendUnavailable: matplotlib is not installed.
@@ -38,9 +38,7 @@ def plot(report: Report, axes: Axes | None = None) -> Axes:
         raise BackendUnavailable(f"plotting: {error}; pip install matplotlib") from None
     trace = report.trace
     if trace is None or not len(trace.scores):
-        raise InputError(
-            "report: got one without scores along the text, expected what an audit of text returns"
-        )
+        raise InputError("report: got one without scores along the text, expected the result of an audit")
     drawn: Axes = plt.subplots(figsize=(9, 2.8), layout="constrained")[1] if axes is None else axes
     shown = columns(report, trace)
     agents = [trace.agents[column] for column in shown]
@@ -69,9 +67,11 @@ def plot(report: Report, axes: Axes | None = None) -> Axes:
         ylabel=f"f(t, a), w = {trace.window}",
     )
     if agents:
-        place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 1.18)}
-        legend = drawn.legend(curves, ["?"] * len(agents), **place, ncols=min(6, len(agents)), frameon=False)
+        position: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 1.18)}
+        legend = drawn.legend(
+            curves, ["?"] * len(agents), **position, ncols=min(6, len(agents)), frameon=False
+        )
         for text, name in zip(legend.get_texts(), agents, strict=True):
-            # A name is no formula, and one that begins with "_" is shown too.
+            # Show names as they are: not as formulas, and also if they begin with "_".
             text.set(text=name, parse_math=False, usetex=False)
     return drawn

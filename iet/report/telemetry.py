@@ -1,9 +1,9 @@
-"""The report as OpenTelemetry events: one `gen_ai.evaluation.result` a segment.
+"""Turn a report into OpenTelemetry events: one `gen_ai.evaluation.result` for each segment.
 
-Names with `gen_ai.` are those of OpenTelemetry's semantic conventions for generative AI; they are in
-development there. `emit` hands the events to OpenTelemetry's API (extra `telemetry`); the attributes need no
-OpenTelemetry: pass them to the logger or span that is yours. It is telemetry, which anyone on the way can
-change; for evidence sign the report.
+Names with `gen_ai.` come from OpenTelemetry's semantic conventions for generative AI, which are in
+development. `emit` passes the events to OpenTelemetry's API (extra `telemetry`). The attributes need no
+OpenTelemetry: you can pass them to your own logger or span. Telemetry can be changed on its way; for evidence
+sign the report.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ EVALUATION = "iet.attribution"
 
 
 def events(report: Report, response_id: str | None = None) -> list[dict[str, Any]]:
-    """Return the attributes of one event a segment that was read, in order; values are str, int or float.
+    """Return the attributes of one event for each segment that was read; values are str, int or float.
 
     Args:
         report: on a text or on token ids.
         response_id: `gen_ai.response.id` of the response that was audited.
 
     Returns:
-        Attributes. The score is the segment's mean posterior, where its decoder has one; its label is
+        Attributes. The score is the segment's mean posterior, if its decoder has one. The label is
         "attributed", "quoted" or "unattributed"; only an attributed segment names an agent.
     """
     about: dict[str, Any] = {
@@ -42,12 +42,12 @@ def events(report: Report, response_id: str | None = None) -> list[dict[str, Any
     }
     if report.text is not None:
         about["iet.text_sha256"] = hashlib.sha256(report.text.encode()).hexdigest()
-    found = []
+    attributes = []
     for segment in report.segments:
         if segment.left_out:
             continue
         segment = report.redact_guesses(segment)
-        attributes = {
+        values = {
             **about,
             "gen_ai.agent.id": segment.agent,
             "gen_ai.agent.name": segment.agent,
@@ -65,17 +65,17 @@ def events(report: Report, response_id: str | None = None) -> list[dict[str, Any
             "iet.share_low": None if segment.share_interval is None else segment.share_interval[0],
             "iet.share_high": None if segment.share_interval is None else segment.share_interval[1],
         }
-        found.append({name: value for name, value in attributes.items() if value is not None})
-    return found
+        attributes.append({name: value for name, value in values.items() if value is not None})
+    return attributes
 
 
 def emit(events: Iterable[Mapping[str, Any]], logger: Any = None) -> int:
-    """Emit events as OpenTelemetry log records, in the current context, and return their number.
+    """Emit events as OpenTelemetry log records in the current context, and return their number.
 
     Args:
         events: attributes, as `events` above or `ClaimReport.events` return them.
-        logger: of `opentelemetry._logs`. None: that of the provider which the process is configured with;
-            where none is, the records go nowhere.
+        logger: of `opentelemetry._logs`. None: the logger of the process's provider; without a provider
+            the records are dropped.
 
     Raises:
         BackendUnavailable: opentelemetry-api is not installed.
@@ -95,10 +95,10 @@ def _explanation(report: Report, segment: Segment) -> str:
     start, end = extent(segment)
     where = f"{'tokens' if report.text is None else 'characters'} {start} to {end}"
     error = "" if segment.error is None else f"error {segment.error:.2g}, "
-    sure = f"{error}p alone {p_value(segment.log_p)}"
+    evidence = f"{error}p alone {p_value(segment.log_p)}"
     if segment.agent is None:
         guess = "" if segment.best_guess is None else f"; best guess {segment.best_guess}"
         if segment.quoted:
-            return f"{where} are quoted: {segment.published:.0%} of it was published before ({sure})"
-        return f"{where} are unattributed at level {report.level:g}{guess} ({sure})"
-    return f"{segment.agent} wrote in {where} ({sure})"
+            return f"{where} are quoted: {segment.published:.0%} of it was published before ({evidence})"
+        return f"{where} are unattributed at level {report.level:g}{guess} ({evidence})"
+    return f"{segment.agent} wrote in {where} ({evidence})"

@@ -1,4 +1,4 @@
-"""The report in a terminal: what the page shows, in colours where rich is installed, plain otherwise."""
+"""Show a report in a terminal, in colours if rich is installed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from iet.report.view import (
     agents,
     agents_note,
     curves,
-    figures,
     interval_unit,
-    look,
     posterior_runs,
+    style_of,
     writers,
 )
 from iet.report.wording import (
@@ -27,6 +26,9 @@ from iet.report.wording import (
     is_likely,
     legend,
     limits,
+    p_value,
+    share_words,
+    small,
     transition_lines,
     verdict,
 )
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("#", "characters", "tokens", "agent", "share", "error", "p alone", "starts within")
 _BARS = "▁▂▃▄▅▆▇█"
-_SURE = 0.6
+_BRIGHT = 0.6
 """Posterior below which the text is dim."""
 
 
@@ -52,14 +54,14 @@ def plain(report: Report, width: int | None = None) -> str:
 
     Args:
         report: what to show.
-        width: cells of a line. None: as many as it takes.
+        width: maximum number of cells of a line. None: no limit.
     """
     lines = [*_above(report, width), _Line(""), *_below(report, width)]
     return "\n".join(line.text for line in lines)
 
 
 def show(report: Report, file: TextIO | None = None) -> None:
-    """Print the report with the text in the colours of its agents; plain where rich is missing."""
+    """Print the report with the text in the colours of its agents; without colours if rich is missing."""
     file = sys.stdout if file is None else file
     width = width_of(file)
     above = [*_above(report, width, _encodes(file)), _Line("")]
@@ -73,20 +75,20 @@ def show(report: Report, file: TextIO | None = None) -> None:
             lines += [*wrapped(marked_text(report), width), ""]
         print("\n".join([*lines, *(line.text for line in below)]), file=file)
         return
-    # With a height too: on a dumb terminal rich takes no width alone.
+    # On a dumb terminal rich ignores a width without a height.
     console = Console(file=file, width=width or 200, height=25, highlight=False, markup=False, emoji=False)
     if console.color_system is not None and report.trace is not None and report.trace.posterior is not None:
-        note = f"dim text: the posterior of its agent is below {_SURE:g}"
+        note = f"dim text: the posterior of its agent is below {_BRIGHT:g}"
         above[-1:-1] = _wrapped([note] if report.text is not None else [], width, "dim")
     with console.capture() as shown:
         for line in above:
-            console.print(Text(line.text, line.style), soft_wrap=True)  # they are as long as they may be
+            console.print(Text(line.text, line.style), soft_wrap=True)  # lines are wrapped already
         if report.text is not None:
             console.print(coloured_text(report), soft_wrap=width is None)
             console.print()
         for line in below:
             console.print(Text(line.text, line.style), soft_wrap=True)
-    file.write(shown.get())  # by hand: where the reader of a pipe is gone, rich would exit with 1
+    file.write(shown.get())  # if the reader of a pipe is gone, rich itself would exit with 1
 
 
 def _encodes(file: TextIO) -> bool:
@@ -98,7 +100,7 @@ def _encodes(file: TextIO) -> bool:
 
 
 def _above(report: Report, width: int | None, bars: bool = True) -> Iterator[_Line]:
-    """Yield what stands above the text: the answer, scores, segments."""
+    """Yield the lines above the text: the answer, scores, segments."""
     yield from _wrapped([verdict(report)], width, "bold")
     yield from _wrapped(headline(report), width)
     yield _Line("")
@@ -116,7 +118,7 @@ def _above(report: Report, width: int | None, bars: bool = True) -> Iterator[_Li
 
 
 def _below(report: Report, width: int | None) -> Iterator[_Line]:
-    """Yield what stands below the text: agents, transitions, what was assumed and cannot be said."""
+    """Yield the lines below the text: agents, transitions, assumptions, limits."""
     rows = [agent.row for agent in agents(report) if agent.row is not None]
     if rows:
         lines = table([AGENT_COLUMNS, *rows], width)
@@ -130,7 +132,7 @@ def _below(report: Report, width: int | None) -> Iterator[_Line]:
 
 
 def _curves(report: Report, drawn: dict[str, Any], width: int | None) -> Iterator[_Line]:
-    """Yield f(t, a) of the agents who occur as bars along the text, the margin, and where segments start."""
+    """Yield f(t, a) of the agents that occur as bars along the text, the margin, and the segments' starts."""
     colours, shown = styles(report), agents(report)
     named = [(shown[place].name, values) for place, values in drawn["scores"]]
     whole = min(width or 100, 100)
@@ -143,7 +145,7 @@ def _curves(report: Report, drawn: dict[str, Any], width: int | None) -> Iterato
         means = [float(np.mean(values[at : at + stride])) for at in range(0, len(values), stride)]
         bars = (_BARS[min(max(int(mean / highest * len(_BARS)), 0), len(_BARS) - 1)] for mean in means)
         yield _Line(f"{padded(cut(harmless(name), label), label)} {''.join(bars)}", colours.get(name, ""))
-    # A boundary stands under the bar whose middle is nearest.
+    # A boundary is shown under the bar with the nearest middle.
     middles = np.array(drawn["positions"][stride // 2 :: stride])
     starts = [extent(segment)[0] for segment in report.segments[1:]]
     under = set(np.searchsorted((middles[1:] + middles[:-1]) / 2, starts).tolist())
@@ -164,7 +166,7 @@ def _styled(
 
 
 def coloured_text(report: Report) -> Text:
-    """Return the text for rich: runs in the colours of their agents, dim where that is unsure, with names."""
+    """Return the text for rich: runs with names in their agents' colours, dim if the posterior is low."""
     from rich.text import Text
 
     text, colours = Text(), styles(report)
@@ -175,8 +177,8 @@ def coloured_text(report: Report) -> Text:
         if agent is None:
             text.append(harmless(report.text[start:end]), "dim strike" if called == "left out" else "")
             continue
-        for sure, a, b in posterior_runs(report.trace, agent, start, end, lambda p: p >= _SURE, True):
-            text.append(harmless(report.text[a:b]), colour if sure else f"dim {colour}")
+        for bright, a, b in posterior_runs(report.trace, agent, start, end, lambda p: p >= _BRIGHT, True):
+            text.append(harmless(report.text[a:b]), colour if bright else f"dim {colour}")
     return text
 
 
@@ -189,7 +191,7 @@ def marked_text(report: Report) -> str:
 
 
 def _runs(report: Report) -> list[tuple[int, int, str | None, str]]:
-    """Return the runs over all characters: where they lie, their agent, and what they are called."""
+    """Return runs (start, end, agent, title) over all characters."""
     runs: list[tuple[int, int, str | None, str]] = []
     for segment in report.segments:
         start, end = extent(segment)
@@ -202,8 +204,8 @@ def _runs(report: Report) -> list[tuple[int, int, str | None, str]]:
 
 
 def styles(report: Report) -> dict[str | None, str]:
-    """Return rich's style for each agent who occurs: the colour that it has on the page."""
-    return {name: look(i)[0] for i, name in enumerate(writers(report))}
+    """Return rich's style of each agent that occurs: its colour on the page."""
+    return {name: style_of(i)[0] for i, name in enumerate(writers(report))}
 
 
 def _row(number: int, segment: Segment) -> tuple[str, ...]:
@@ -212,23 +214,27 @@ def _row(number: int, segment: Segment) -> tuple[str, ...]:
     within = "" if segment.start_interval is None else "{}-{}".format(*segment.start_interval)
     guess = f" (perhaps {segment.best_guess})" if segment.best_guess and is_likely(segment) else ""
     agent = segment.called + ("" if segment.agent is not None or segment.quoted else guess)
-    return str(number), chars, tokens, agent, *figures(segment), within
+    share = share_words(segment).removeprefix("about ")
+    error = "" if segment.error is None else small(segment.error)
+    figures = ("", "", "") if segment.left_out else (share, error, p_value(segment.log_p))
+    return str(number), chars, tokens, agent, *figures, within
 
 
 def comparison(report: Report, truth: Sequence[Span], file: TextIO | None = None) -> None:
-    """Print true turns beside the agents that were recovered for them, with each one's share of the turn."""
+    """Print a table of true turns and the recovered agents, with their shares of the turn."""
     file = sys.stdout if file is None else file
-    found = report.char_agents
     rows = [("turn", "characters", "true", "recovered")]
     for number, (start, end, agent) in enumerate(truth, 1):
         shares: dict[str, int] = {}
-        for run_start, run_end, who in found:
+        for run_start, run_end, recovered in report.char_agents:
             overlap = min(end, run_end) - max(start, run_start)
             if overlap > 0:
-                shares[who or "unattributed"] = shares.get(who or "unattributed", 0) + overlap
-        recovered = ", ".join(
-            f"{who} {count / (end - start):.0%}" for who, count in sorted(shares.items(), key=lambda s: -s[1])
+                name = recovered or "unattributed"
+                shares[name] = shares.get(name, 0) + overlap
+        listed = ", ".join(
+            f"{name} {count / (end - start):.0%}"
+            for name, count in sorted(shares.items(), key=lambda share: -share[1])
         )
-        rows.append((str(number), f"{start}-{end}", agent or "nobody", recovered))
+        rows.append((str(number), f"{start}-{end}", agent or "none", listed))
     for lines in table(rows, width_of(file), wraps=3):
         print("\n".join(lines), file=file)

@@ -1,4 +1,4 @@
-"""What a report says in words: its answer, how sure it is and why, what was assumed, what it cannot tell."""
+"""Sentences and figures about a report, for every form of it: the answer, its certainty, and its limits."""
 
 from __future__ import annotations
 
@@ -7,62 +7,17 @@ import math
 from typing import TYPE_CHECKING
 
 from iet.marks.foreign.waterfall import WaterfallScheme
-from iet.marks.keys import AnyProfile
 from iet.report.lines import harmless
 from iet.report.segments import Segment
 
 if TYPE_CHECKING:
     from iet.report.model import Report
 
+MIN_TOKENS = 30
+"""Number of scored tokens below which a text is called too short."""
 
-def headline(report: Report) -> list[str]:
-    """Return what was read, and how."""
-    count = len(report.segments)
-    size = f"{len(report.text):,} characters, " if report.text is not None else ""
-    separator = " · " if len(report.profiles) == 1 else "\n  "
-    choice = f"{report.coverage:.0%} attributed at level {report.level:g}"
-    left_out = f", {report.left_out:,} left out" if report.left_out else ""
-    published = f", {report.published:,} published before" if report.published else ""
-    several = "" if len(report.profiles) == 1 else f" of {len(report.profiles)} profiles"
-    return [
-        f"{size}{report.tokens:,} tokens{several}"
-        f" ({report.scored:,} scored, {report.repeated:,} repeats{published}{left_out})"
-        f" · {count} segment{'' if count == 1 else 's'}"
-        f" · {choice if report.allow_unattributed else 'forced choice'}",
-        f"decoder {report.decoder} · {len(report.agents)} agents"
-        + "".join(f"{separator}{_profile(profile)}" for profile in report.profiles),
-        *_model_line(report),
-        *_session_line(report),
-    ]
-
-
-def _profile(profile: AnyProfile) -> str:
-    return f"profile {profile.id}: {profile.scheme}, V {profile.vocab_size}"
-
-
-def _model_line(report: Report) -> list[str]:
-    if report.model is None:
-        return []
-    name, temperature, share = (report.model[field] for field in ("name", "temperature", "share"))
-    fitted = " (fitted)" if report.model["temperature_fitted"] else ""
-    return [f"read with {harmless(name)} at temperature {temperature:g}{fitted}, weight {share:.0%}"]
-
-
-def _session_line(report: Report) -> list[str]:
-    return [] if report.sessions is None else [f"sessions: {sessions(report)}"]
-
-
-def sessions(report: Report) -> str:
-    """Say in which sessions agents are found."""
-    assert report.sessions is not None
-    found = [
-        f"{harmless(each.agent)} in"
-        f" {'none of them' if each.session is None else harmless(each.session)} (p {p_value(each.log_p)})"
-        for each in report.sessions.found[:20]
-    ]
-    more = len(report.sessions.found) - len(found)
-    listed = " · ".join([*found, *([f"and {more:,} more"] if more > 0 else [])])
-    return f"{listed or 'no agent is found'}; {report.sessions.read:,} read"
+MAX_SESSIONS = 20
+"""Maximum number of findings in sessions that are listed."""
 
 
 def verdict(report: Report) -> str:
@@ -75,138 +30,181 @@ def verdict(report: Report) -> str:
         quoted = (report.published or 0) / max(1, (report.published or 0) + report.scored)
         known = f"; {quoted:.0%} of it was published before" if quoted >= 0.5 else ""
         return f"No registered agent was found in this text{known}"
-    count = len(report.found)
-    some = ", ".join(report.found[:6]) + (f" and {count - 6} more" if count > 6 else "")
-    return f"{some} wrote in this text; {report.coverage:.0%} of it is attributed"
+    more = len(report.found) - 6
+    names = ", ".join(report.found[:6]) + (f" and {more} more" if more > 0 else "")
+    return f"{names} wrote in this text; {report.coverage:.0%} of it is attributed"
 
 
-def evidence_lines(report: Report) -> list[str]:
-    """Return who is found in the text, and how surely."""
-    law = f"p-values from {_null(report)}, corrected for the number of keys"
-    agents = ", ".join(f"{name} (p {p_value(report.evidence[name])})" for name in report.found)
-    who = agents or f"none; lowest p {p_value(report.log_p)}"
-    return [f"agents found in the text at level {report.level:g}: {who} · {law}"]
+def headline(report: Report) -> list[str]:
+    """Return how much was read, with which decoder, keys and model."""
+    count, several = len(report.segments), len(report.profiles) > 1
+    size = f"{len(report.text):,} characters, " if report.text is not None else ""
+    choice = f"{report.coverage:.0%} attributed at level {report.level:g}"
+    left_out = f", {report.left_out:,} left out" if report.left_out else ""
+    published = f", {report.published:,} published before" if report.published else ""
+    profiles = [f"profile {p.id}: {p.scheme}, V {p.vocab_size}" for p in report.profiles]
+    lines = [
+        f"{size}{report.tokens:,} tokens{f' of {len(profiles)} profiles' if several else ''}"
+        f" ({report.scored:,} scored, {report.repeated:,} repeats{published}{left_out})"
+        f" · {count} segment{'' if count == 1 else 's'}"
+        f" · {choice if report.allow_unattributed else 'forced choice'}",
+        ("\n  " if several else " · ").join(
+            [f"decoder {report.decoder} · {len(report.agents)} agents", *profiles]
+        ),
+    ]
+    if report.model is not None:
+        name, temperature, share = (report.model[field] for field in ("name", "temperature", "share"))
+        fitted = " (fitted)" if report.model["temperature_fitted"] else ""
+        lines.append(f"read with {harmless(name)} at temperature {temperature:g}{fitted}, weight {share:.0%}")
+    if report.sessions is not None:
+        lines.append(f"sessions: {sessions(report)}")
+    return lines
+
+
+def sessions(report: Report) -> str:
+    """Return the agents that were found in sessions, with their sessions."""
+    assert report.sessions is not None
+    names = []
+    for finding in report.sessions.found[:MAX_SESSIONS]:
+        session = "none of them" if finding.session is None else harmless(finding.session)
+        names.append(f"{harmless(finding.agent)} in {session} (p {p_value(finding.log_p)})")
+    more = len(report.sessions.found) - len(names)
+    listed = " · ".join([*names, *([f"and {more:,} more"] if more > 0 else [])])
+    return f"{listed or 'no agent is found'}; {report.sessions.read:,} read"
+
+
+def evidence_line(report: Report) -> str:
+    """Return the agents that were found in the text, with their p-values."""
+    names = ", ".join(f"{name} (p {p_value(report.evidence[name])})" for name in report.found)
+    return (
+        f"agents found in the text at level {report.level:g}:"
+        f" {names or f'none; lowest p {p_value(report.log_p)}'}"
+        f" · p-values from {_null_model(report)}, corrected for the number of keys"
+    )
+
+
+def _null_model(report: Report) -> str:
+    return f"ranks among {report.decoys} decoy keys" if report.decoys else "the null law of scores"
 
 
 def summary(report: Report) -> str:
-    """Return what was read, and when a passage has a name, in words that need no explanation."""
-    count = len(report.segments)
+    """Return how much was read and which passages have a name, without terms of the method."""
+    count, level = len(report.segments), _level(report.level)
     size = f"{report.tokens:,} tokens" if report.text is None else f"{len(report.text):,} characters"
-    passages = f"{count:,} passage{'' if count == 1 else 's'} in {size}."
     if not count:
         return f"{size} were read."
+    passages = f"{count:,} passage{'' if count == 1 else 's'} in {size}."
     if not report.allow_unattributed:
-        return f"{passages} Somebody had to be named for each of them, however weak the evidence."
+        return f"{passages} Each is assigned to the most likely agent, however weak the evidence."
     if any(segment.error is not None for segment in report.segments):
         return (
             f"{passages} A passage has a name only if the chance that this agent wrote none of it is at most"
-            f" {_allowed(report.level)}."
+            f" {level}."
         )
-    return f"{passages} Of the passages that have a name at most {_allowed(report.level)} has a wrong one."
+    return f"{passages} At most {level} of the passages with a name has a wrong one."
 
 
 def promise(report: Report) -> str:
-    """Return what the report rests on, in words that need no explanation."""
+    """Return the false-positive rate and its condition, without terms of the method."""
     keys = f"The text was read under the keys of {len(report.evidence):,} agents"
     if not report.allow_unattributed:
-        return f"{keys}, and somebody had to be named."
+        return f"{keys}, and each passage had to be assigned to one of them."
     return (
-        f"{keys}. Among texts in which none of them had a part, at most {_allowed(report.level)} has somebody"
-        " found in it. That holds as long as nobody else has these keys."
+        f"{keys}. Of texts that contain no mark of theirs, at most {_level(report.level)} is reported to"
+        " contain one. This holds as long as only the agents have these keys."
     )
 
 
 def agents_legend(report: Report) -> str:
-    """Return what the page's table of agents says."""
+    """Return what the columns of the page's table of agents mean."""
     return (
-        "Found: the agent's mark is in this text. Chance without it: how often a text in which it had no part"
-        f" looks like this; it is found at {_allowed(report.level)} or less."
+        "Found: the agent's mark is in this text. Chance without it: how often a text without the mark shows"
+        f" as much evidence. An agent is found if this is at most {_level(report.level)}."
     )
 
 
-def _null(report: Report) -> str:
-    return f"ranks among {report.decoys} decoy keys" if report.decoys else "the null law of scores"
-
-
 def legend(report: Report) -> list[str]:
-    """Return what the columns of the segments say, as far as they are filled."""
+    """Return what the filled columns of the table of segments mean, and when a segment is attributed."""
     if not report.segments:
         return []
-    lines = ["p alone: p-value of this segment by itself, whatever the rest of the text says about its agent"]
-    if any(segment.error is not None for segment in report.segments):
+    level = f"{report.level:g}"
+    has_errors = any(segment.error is not None for segment in report.segments)
+    lines = ["p alone: p-value of the segment by itself, without the evidence in the rest of the text"]
+    if has_errors:
         lines[:0] = [
-            "share: how much of its words is the agent's, with a probability of 90% · error: probability, at"
-            " most, that it wrote none of them"
+            "share: the agent's share of the words, an interval with a probability of 90% · error: upper"
+            " bound on the probability that the agent wrote none of them"
         ]
     if report.allow_unattributed:
-        rule = "error is at most {0}" if len(lines) > 1 else "p alone passes at a false-discovery rate of {0}"
-        found = "its agent is found in the text and its " if len(lines) > 1 else "its "
-        lines.append(f"a segment is attributed if {found}{rule.format(f'{report.level:g}')}")
-    if names_tokens(report):
+        rule = (
+            f"its agent is found in the text and its error is at most {level}"
+            if has_errors
+            else f"its p alone passes at a false-discovery rate of {level}"
+        )
+        lines.append(f"a segment is attributed if {rule}")
+    if report.options.get("attributed") == "tokens":
         lines.append(
-            f"of it only words are named whose own posterior says so at level {report.level:g}: on average at"
-            " most that share of what is named is another's"
+            f"within a segment only those words are named whose own posterior passes level {level}: on"
+            " average at most that share of the named words is by another writer"
         )
     return lines
 
 
 def transition_lines(report: Report) -> list[str]:
     """Return the transition graph in words: edges with counts and confidence, topology, μ."""
-    t = report.transitions
-    if not t.observed:
+    graph = report.transitions
+    if not graph.observed:
         return ["transitions: none"]
-    passages = sorted(t.passages.items())
+    passages = sorted(graph.passages.items())
     edges = ", ".join(f"{a} → {b} ×{len(p)} ({max(p):.2f})" for (a, b), p in passages)
-    names = " = ".join(t.topology.matches) or t.topology.name
-    return [f"transitions: {edges}", f"as a graph: {names} · μ = {t.bitmask:#x}"]
+    names = " = ".join(graph.topology.matches) or graph.topology.name
+    return [f"transitions: {edges}", f"as a graph: {names} · μ = {graph.bitmask:#x}"]
 
 
 def limits(report: Report) -> list[str]:
-    """Return what this report in particular is unsure of, and what no report can tell."""
+    """Return the doubts about this report, and the limits of every report."""
     lines = []
     if report.seam_share is not None:
         lines.append(
-            f"beside the boundaries, for {report.seam_share:.2%} of the characters, it is uncertain where the"
-            " writer's tokens ended"
+            f"For {report.seam_share:.2%} of the characters, next to boundaries, it is uncertain how the"
+            " writer's text was tokenized."
         )
     if report.invisible:
-        lines.append(f"{report.invisible} invisible characters were left out before tokenizing")
-    if report.scored < 30:
-        lines.append(f"only {report.scored} scored tokens: too short to attribute at any useful level")
+        lines.append(f"{report.invisible} invisible characters were removed before tokenizing.")
+    if report.scored < MIN_TOKENS:
+        lines.append(f"There are only {report.scored} scored tokens: too few for a useful attribution.")
     if report.segments:
         lines.append(
-            "an agent wrote in its passages, not every word of them: short unmarked or copied passages inside"
-            " are read with their surroundings; a verbatim quotation reads as the quoted agent"
+            "An agent wrote in its passages, but not necessarily every word of them: short unmarked or copied"
+            " parts are read with the text around them. A verbatim quotation is attributed to the quoted"
+            " agent."
         )
+    theft = (
+        ", or who has read its text: some hundred words suffice to write more in its name, unless the audit"
+        " reads an index of published text."
+        if report.published is None
+        else ", or who has read text of it that is not in the index of published text."
+    )
     lines += [
-        "Short turns: below some dozens of tokens a mark is too weak to be read; such turns are read with"
-        " their surroundings or stay unattributed.",
-        "Edits: every changed word hides the mark of the words right after it. What somebody else has"
-        " rewritten is that somebody's, or nobody's.",
-        "Predictable text: where the next word was certain (code, lists, quotations, greedy decoding) no mark"
-        " fits in.",
+        "Short turns: in fewer than some dozens of tokens a mark is too weak to be read. Such turns are read"
+        " with the text around them or stay unattributed.",
+        "Edits: every changed word removes the mark of the words right after it. Text that another writer has"
+        " rewritten is attributed to that writer's key, or stays unattributed.",
+        "Predictable text: if the next word is certain (code, lists, quotations, greedy decoding), the text"
+        " can hold no mark.",
         "Unattributed does not mean written by a person: it means that no key of this registry explains it.",
-        "What is said of chances holds for agents who have only their own keys. It is no proof against"
-        " someone who has"
-        " another's key"
-        + (
-            ", or who has read its text: some hundred words suffice to write more in its name, unless the"
-            " audit reads an index of what was published."
-            if report.published is None
-            else ", or who has read text of it that is not in the index of what was published."
-        ),
+        "The probabilities hold if every agent has only its own key. They do not hold against someone who has"
+        f" another agent's key{theft}",
     ]
     if any(isinstance(profile.scheme, WaterfallScheme) for profile in report.profiles):
-        lines.append(
-            "The ids of this scheme are no secrets: whoever knows them can write as any of the agents."
-        )
+        lines.append("The ids of this scheme are not secret: anyone who knows them can write as any agent.")
     return lines
 
 
 _RESTORED = {
     "json": "the escapes of JSON",
     "html": "HTML's character references",
-    "fence": "the fence round it",
+    "fence": "the code fence around it",
     "quoted": "marks of quotation",
     "indented": "indentation",
     "wrapped": "the ends of wrapped lines",
@@ -215,7 +213,7 @@ _RESTORED = {
 
 
 def assumptions(report: Report) -> list[tuple[str, str]]:
-    """Return what the report rests on, by name: profiles, keys, decoder, level, tokens, text, model."""
+    """Return the settings that affect the result: (name, value) of profiles, keys, decoder, text, model."""
     rows = []
     for profile in report.profiles:
         rows += [
@@ -223,153 +221,127 @@ def assumptions(report: Report) -> list[tuple[str, str]]:
             ("profile digest", profile.digest),
             ("tokenizer digest", profile.tokenizer_digest or "none: token ids only"),
         ]
+    correction = "corrected for the number of keys (Holm), p alone also for the choice of segment"
     rows += [
         ("registry digest", report.registry_digest),
         ("keys of", f"{len(report.evidence):,} agents were read"),
         ("decoder", f"{report.decoder} {report.options or ''}".strip()),
         ("level", f"{report.level:g}" if report.allow_unattributed else "none: forced choice"),
-        (
-            "p-values",
-            f"{_null(report)}; corrected for the number of keys (Holm), p alone also for the choice of"
-            " segment",
-        ),
+        ("p-values", f"{_null_model(report)}; {correction}"),
         ("tokens", f"{report.tokens:,}, {report.scored:,} scored, {report.repeated:,} repeats"),
     ]
     if report.published is not None:
-        rows.append(("published before", published(report)))
+        total = report.published + report.scored
+        share = f" ({report.published / total:.0%})" if total else ""
+        rows.append(
+            (
+                "published before",
+                f"{report.published:,} of {total:,} tokens that carry a score{share} follow the same words in"
+                " the index of published text: anyone may have copied them, so they are no evidence",
+            )
+        )
     if report.sessions is not None:
         rows.append(("sessions", f"{sessions(report)}, digest {report.sessions.digest}"))
     if report.text is not None:
         rows.append(("text, SHA-256", hashlib.sha256(report.text.encode()).hexdigest()))
     if report.restored is not None:
         undone = ", ".join(_RESTORED[step] for step in report.restored)
-        read = f"as before it was copied, without {undone}" if undone else "as given"
-        rows.append(("read", f"{read}: the surest of several ways, for which p-values are corrected"))
+        read = f"as before it was copied, without {undone}" if undone else "unchanged"
+        rows.append(("read", f"{read}: the likeliest of several readings, for which p-values are corrected"))
     if report.model is not None:
         rows.append(("read with model", f"{report.model['name']}, digest {report.model['digest']}"))
     return rows
 
 
-def published(report: Report) -> str:
-    """Say how much of the text agents had published before."""
-    count, among = report.published or 0, (report.published or 0) + report.scored
-    share = f" ({count / among:.0%})" if among else ""
-    return (
-        f"{count:,} of {among:,} tokens that carry a score{share} stand in the index of published text behind"
-        " the same words: quoted, or written again by anybody, so they are no evidence for anyone"
-    )
+def explain(report: Report, segment: Segment) -> list[str]:
+    """Say how sure it is that the segment's agent wrote it, why, and what would change that.
 
-
-def how_sure(report: Report, segment: Segment) -> list[str]:
-    """Say in plain words how sure it is that the segment's agent wrote it."""
-    guess = segment.best_guess
+    Args:
+        report: the report with the segment.
+        segment: as `Report.redact_guesses` returns it.
+    """
+    guess, error, level = segment.best_guess, segment.error, _level(report.level)
+    alone = odds(math.exp(segment.log_p))
     if segment.left_out:
-        return []
+        return ["The caller left this part out: it was not read."]
     if segment.quoted:
-        return [f"Nobody is named: it is quoted. {_published(segment)}"]
+        return [
+            f"No agent is named, because this is quoted: {segment.published:.0%} of its words were published"
+            " before, after the same words. Anyone who read them could have put them here, so they are no"
+            " evidence.",
+            "What would change that: an audit of the published text itself, or one that knows which published"
+            " texts this one is made of.",
+        ]
     if guess is None:
-        return ["Nobody is named: no agent who is found in this text explains it."]
+        return [
+            "No agent is named: no agent that was found in this text explains it.",
+            "Why: the key that fits best is that of an agent whose mark the text as a whole does not show."
+            " Some key always fits best, in any text.",
+            "What would change that: more text of the same agent, or the registry with which it was marked.",
+        ]
     if not report.allow_unattributed:
         sure = "" if segment.posterior is None else f"; its chance among them is {segment.posterior:.0%}"
-        return [f"How sure: that was not tested, one of the agents had to be named{sure}."]
-    if segment.agent is None:
-        if not is_likely(segment):
-            return ["Nobody is named: no key of this registry explains this better than chance does."]
-        return [f"Nobody is named: perhaps it was {guess}, but the evidence does not suffice."]
-    if segment.error is None:
-        chance = odds(math.exp(segment.log_p))
-        return [f"How sure: text without {guess}'s mark looks as telling as this with a chance of {chance}."]
-    word = "very sure" if segment.error < 1e-4 else "sure" if segment.error <= 0.01 else "fairly sure"
-    lines = [
-        f"How sure: {word} that {guess} wrote in here. The chance that it wrote none of this is"
-        f" {odds(segment.error)}, if what is assumed below holds."
-    ]
-    if segment.share_interval is not None:
-        lines[0] += f" {share_words(segment).capitalize()} of these words are {guess}'s."
-    if segment.log_p > math.log(report.level):
-        lines.append(
-            "By itself this passage is too weak to show it: the chance of as much without the mark is"
-            f" {odds(math.exp(segment.log_p))}. It is read with what the rest of the text says about {guess}."
-        )
-    if segment.published is not None and segment.published >= 0.2:
-        lines.append(
-            f"{segment.published:.0%} of its words were published before, and count for nobody: they may be"
-            " quoted. The others show it."
-        )
-    return lines
-
-
-def reasons(report: Report, segment: Segment) -> list[str]:
-    """Say why the segment has its agent, or none, and what would change that."""
-    guess, level = segment.best_guess, report.level
-    if segment.left_out:
-        return []
-    if segment.quoted:
         return [
-            "What would change that: an audit of the published text itself, or one that is told of which"
-            " published texts this one is made."
-        ]
-    if guess is None:
-        return [
-            "Why: the key that comes nearest is that of an agent whose mark the text as a whole does not"
-            " show. Some key always comes nearest, of any text.",
-            "What would change that: more text of the same agent, or the registry that it was marked with.",
-        ]
-    if not report.allow_unattributed:
-        return [
+            f"How sure: not tested, because one of the agents had to be named{sure}.",
             f"Why: forced choice. {guess} explains it best, however weakly.",
             "What would change that: another agent whose key fits a little better.",
         ]
-    found, error = report.evidence.get(guess, 0.0), segment.error
-    if segment.agent is not None and error is not None:
+    in_text = report.evidence.get(guess, 0.0)
+    if segment.agent is None:
+        likely = f"No agent is named: perhaps it was {guess}, but the evidence is too weak."
+        chance = "No agent is named: no key of this registry explains this better than chance does."
+        if error is None:
+            why = f"a text without its mark looks like this with a chance of {alone}"
+        elif in_text > math.log(report.level):
+            why = (
+                f"the text as a whole does not show {guess}'s mark: a text without it looks like this with a"
+                f" chance of {odds(math.exp(in_text))}, and at most {level} was asked for"
+            )
+        else:
+            why = f"the chance that it wrote none of this is {odds(error)}, and at most {level} was asked for"
         return [
-            f"Why: the text as a whole shows {guess}'s mark (a text without it looks so with a chance of"
-            f" {odds(math.exp(found))}), and this chance of error is at most the {_allowed(level)} that was"
-            " asked for.",
-            "What would change that: it would have no name if a chance of"
-            f" {odds(max(error, math.exp(found)))} were too much, if it were cut much shorter, or if many of"
-            " its words were replaced.",
+            likely if is_likely(segment) else chance,
+            f"Why: {guess} explains it best, but {why}.",
+            "What would change that: more text of the same agent, a larger accepted chance of error, or the"
+            " key of an agent that is not in this registry.",
         ]
-    if segment.agent is not None:
+    if error is None:
         return [
-            f"Why: that chance is small enough: of all passages with a name, at most {_allowed(level)} is to"
-            " have a wrong one.",
-            "What would change that: a smaller share of errors to be asked for, a shorter passage or many"
-            " replaced words.",
+            f"How sure: text without {guess}'s mark shows as much evidence with a chance of {alone}.",
+            f"Why: that chance is small enough: at most {level} of all passages with a name is to have a"
+            " wrong one.",
+            "What would change that: a smaller accepted chance of error, a shorter passage or many replaced"
+            " words.",
         ]
-    if error is not None and found > math.log(level):
-        why = (
-            f"the text as a whole does not show {guess}'s mark: a text without it looks so with a chance of"
-            f" {odds(math.exp(found))}, and at most {_allowed(level)} was asked for"
+    word = "very sure" if error < 1e-4 else "sure" if error <= 0.01 else "fairly sure"
+    share = share_words(segment).capitalize()
+    lines = [
+        f"How sure: {word} that {guess} wrote in here. The chance that it wrote none of this is"
+        f" {odds(error)}, if the assumptions below hold."
+        + (f" {share} of these words are {guess}'s." if share else "")
+    ]
+    if segment.log_p > math.log(report.level):
+        lines.append(
+            "By itself this passage is too weak to show it: the chance of as much without the mark is"
+            f" {alone}. It is read with the evidence for {guess} in the rest of the text."
         )
-    elif error is None:
-        why = f"that a text without its mark looks so has a chance of {odds(math.exp(segment.log_p))}"
-    else:
-        why = (
-            f"the chance that it wrote none of this is {odds(error)}, and at most {_allowed(level)} was asked"
-            " for"
+    if segment.published is not None and segment.published >= 0.2:
+        lines.append(
+            f"{segment.published:.0%} of its words were published before and may be quoted, so they are no"
+            " evidence. The other words show it."
         )
     return [
-        f"Why: {guess} explains it best, but {why}.",
-        "What would change that: more text of the same agent, a larger chance of error to be allowed, or the"
-        " key of an agent who is not in this registry.",
+        *lines,
+        f"Why: the text as a whole shows {guess}'s mark (a text without it looks like this with a chance of"
+        f" {odds(math.exp(in_text))}), and this chance of error is at most the {level} that was asked for.",
+        "What would change that: it would have no name if a chance of"
+        f" {odds(max(error, math.exp(in_text)))} were too much, if it were cut much shorter, or if many of"
+        " its words were replaced.",
     ]
 
 
-def _published(segment: Segment) -> str:
-    return (
-        f"{segment.published:.0%} of its words were published before, by an agent, behind the same words:"
-        " whoever has read them could have put them here, so they are evidence for nobody."
-    )
-
-
-def names_tokens(report: Report) -> bool:
-    """Tell whether only words that are sure by themselves are named, see `Auditor(attributed=)`."""
-    return report.options.get("attributed") == "tokens"
-
-
 def share_words(segment: Segment) -> str:
-    """Say how much of a segment's words is its agent's: "about 84 to 93%"; nothing where that is unknown."""
+    """Return the agent's share of a segment's words, as in "about 84 to 93%"; "" if it is unknown."""
     if segment.share_interval is None:
         return ""
     low, high = (f"{share:.0%}" for share in segment.share_interval)
@@ -379,12 +351,12 @@ def share_words(segment: Segment) -> str:
 
 
 def is_likely(segment: Segment) -> bool:
-    """Tell whether the best guess is worth a name: one as likely as not by chance is not."""
+    """Return whether the best guess is more likely than chance, and so worth a name."""
     return segment.log_p < math.log(0.5) or (segment.error is not None and segment.error < 0.5)
 
 
 def odds(probability: float) -> str:
-    """Say a small probability as people do."""
+    """Return a probability in words, as in "about 1 in 250"."""
     if probability < 1e-6:
         return "less than 1 in 1,000,000"
     if probability > 0.1:
@@ -392,18 +364,18 @@ def odds(probability: float) -> str:
     return f"about 1 in {float(f'{1 / probability:.2g}'):,.0f}"
 
 
-def _allowed(level: float) -> str:
-    """Say a level as people do: somebody chose it, so it is no round figure."""
+def _level(level: float) -> str:
+    """Return a level in words, with more digits than `odds`, because a user chose it."""
     return f"{level:.0%}" if level > 0.1 else f"1 in {float(f'{1 / level:.4g}'):,.10g}"
 
 
 def small(probability: float) -> str:
-    """Return a probability that was a float32: of less than a millionth it says no more."""
+    """Return a probability that was computed in float32, which says nothing below 1e-6."""
     return "< 1e-6" if probability < 1e-6 else p_value(math.log(probability))
 
 
 def p_value(log_p: float) -> str:
-    """Return a p-value as people read it, from its natural log, however small."""
+    """Return a p-value of any size with two or three digits, from its natural log."""
     if log_p > math.log(1e-3):
         return f"{math.exp(log_p):.3g}"
     exponent = math.floor(log_p / math.log(10))

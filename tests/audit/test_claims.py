@@ -86,7 +86,7 @@ def test_whoever_quotes_an_agent_is_not_taken_for_it(family: str) -> None:
     assert verdicts(found)[:2] == [("confirmed", "planner"), ("confirmed", "critic")]
     assert found.pieces[1].also is None
     assert verdicts(found)[2] == ("open", None)
-    assert "stood in an earlier piece" in found.pieces[2].note
+    assert "repeat an earlier piece" in found.pieces[2].note
     # What was quoted from outside the record counts for the quoted agent, as documented.
     (alone,) = reader(registry).check([quoting], ["critic"]).pieces
     assert (alone.verdict, alone.also) == ("confirmed", "planner")
@@ -217,7 +217,7 @@ def test_nothing_is_no_finding() -> None:
     assert (piece.verdict, piece.note) == ("skipped", "tool output")
     found = reader().check(["", " ", "w1"], ["planner", None, None])
     assert [piece.verdict for piece in found.pieces] == ["open"] * 3
-    assert "nothing in it can be read" in found.pieces[0].note
+    assert "it has no token that can be read" in found.pieces[0].note
 
 
 @pytest.fixture(scope="module")

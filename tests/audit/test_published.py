@@ -200,7 +200,7 @@ def test_a_report_says_what_was_published(tmp_path: pathlib.Path) -> None:
     assert "250 published before" in str(report)
     assert "No registered agent was found in this text; 71% of it was published before" in str(report)
     assert "250 of 351 tokens that carry a score (71%)" in report.to_html()
-    assert "no evidence for anyone" in report.to_html()
+    assert "so they are no evidence" in report.to_html()
     assert report.segments[0].quoted
     assert (report.segments[0].published or 0) > 0.9
     plain = reader(registry).audit(spell(text))
@@ -224,7 +224,7 @@ def test_own_words_that_come_again_are_called_quoted_in_every_form(tmp_path: pat
     assert marked_text(whole).startswith("[quoted] ")
     assert "perhaps planner" not in str(whole)
     assert re.search(r"^1 .* quoted ", str(whole), re.MULTILINE)
-    assert "Nobody is named: it is quoted. 100% of its words were published before" in whole.to_html()
+    assert "No agent is named, because this is quoted: 100% of its words were published" in whole.to_html()
     assert 'title="quoted"' in whole._repr_html_()
     assert whole.to_dict()["segments"][0]["published"] > 0.99
     event = whole.evaluation_events()[0]

@@ -71,7 +71,7 @@ def test_an_unknown_name_is_mapped_by_the_option_that_it_names(
     (piece,) = checked(auditor, log, **{"The planner": "planner"}).pieces
     assert (piece.verdict, piece.claim) == ("confirmed", "planner")
     log[0]["name"] = "x"
-    assert checked(auditor, log).pieces[0].note == "no registered name is like it"
+    assert checked(auditor, log).pieces[0].note == "no registered name is similar"
 
 
 def test_a_role_is_mapped_as_a_name_is(auditor: iet.Auditor, texts: dict[str, str]) -> None:

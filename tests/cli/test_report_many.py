@@ -201,7 +201,7 @@ def test_a_run_over_texts_lists_what_was_not_read(
     command = ["audit", folder, "-r", team, "-o", out, "--pages"]
     assert run(*command) == 0
     index = (out / "index.html").read_text(encoding="utf-8")
-    assert index.index("a.txt") < index.index("c.txt") < index.index("b.md")  # found, not read, nobody
+    assert index.index("a.txt") < index.index("c.txt") < index.index("b.md")  # found, not read, not found
     assert "got a PDF file" in index
     (out / "pages" / "000009.html").write_text("of another run")
     assert run(*command, "--resume") == 0

@@ -262,7 +262,7 @@ def test_each_paragraph_has_its_number_and_its_agent() -> None:
 )
 def test_levels_in_plain_words(level: float, said: str) -> None:
     report = dataclasses.replace(report_of(), level=level)
-    assert f"at most {said} has somebody found in it" in wording.promise(report)
+    assert f"at most {said} is reported to contain one" in wording.promise(report)
     assert f"wrote none of it is at most {said}." in wording.summary(report)
 
 

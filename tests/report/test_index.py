@@ -40,7 +40,7 @@ def test_the_page() -> None:
     assert page.tags.count("td") == len(COLUMNS) * len(ROWS)
     assert "script" not in page.tags
     assert page.links == ['pages/"1.html']
-    for words in ("<script>alert(1)</script>", "a<b, c", "50%", "9.4e-14", "1,234", "nobody", '"got" a PDF'):
+    for words in ("<script>alert(1)</script>", "a<b, c", "50%", "9.4e-14", "1,234", "none", '"got" a PDF'):
         assert words in page.words
     assert "read today with <team>.json" in page.words
     assert "\u202e" not in made

@@ -37,7 +37,7 @@ def test_no_prose_names_an_agent_that_is_not_found(wrong: Report) -> None:
         assert not [name for name in STRANGERS if name in said]
     assert "perhaps" not in str(wrong)
     assert "perhaps" not in wrong.to_html()
-    assert "some key always comes nearest" in cards(wrong).lower()
+    assert "some key always fits best" in cards(wrong).lower()
 
 
 def test_json_keeps_the_guess_where_it_is_no_accusation(wrong: Report) -> None:

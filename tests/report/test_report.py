@@ -229,7 +229,7 @@ def test_segments_agents_and_caveats_are_shown(either: str) -> None:
     assert "error is at most 0.01" in found
     by_sums = tuple(dataclasses.replace(s, posterior=None, error=None) for s in report_of().segments)
     assert "false-discovery rate of 0.01" in shown(report_of(segments=by_sums, decoder="cusum"))
-    assert "not every word of them" in found
+    assert "not necessarily every word of them" in found
     assert "[planner] The plan" in found
     assert "[?]" in found
     assert "\x1b" not in found
@@ -311,7 +311,7 @@ def test_the_comparison_says_what_became_of_each_turn() -> None:
     lines = file.getvalue().splitlines()
     assert "planner 100%" in lines[1]
     assert "unattributed 100%" in lines[2]
-    assert "nobody" in lines[3]
+    assert "none" in lines[3]
 
 
 @pytest.mark.parametrize(

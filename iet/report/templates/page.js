@@ -1,6 +1,6 @@
 "use strict";
-// Links text, table and curves, and draws curves and graph from the JSON beside it. What it puts in comes from
-// strangers, so it is only ever set as text.
+// Links text, table and curves, and draws curves and graph from the JSON in the page. The JSON holds untrusted
+// input, so it is only set as text.
 const data = JSON.parse(document.getElementById("data").textContent);
 const at = (id) => document.getElementById(id);
 const all = (selector) => [...document.querySelectorAll(selector)];
@@ -148,7 +148,7 @@ function curves() {
   }
   cursor = make("rect", { y: 0, height: HEIGHT + LOW + 8, x: -9, width: 0, style: "fill:none;stroke:var(--ink);stroke-width:1.5", "vector-effect": "non-scaling-stroke" });
   svg.append(cursor);
-  // Who is the agent there, in words, as wide as their text.
+  // The names of the agents, as wide as their text.
   const strip = make("div", { class: "strip", "aria-hidden": "true" }, ...data.segments.map((segment) =>
     make("span", { style: `${look(segment.agent)};flex:${segment.end - segment.start} 0 0`, title: segment.title }, segment.title)));
   blocks = [...strip.children];
@@ -167,7 +167,7 @@ function curves() {
     legend.append(make("span", {}, sample, named(agent)), " ");
   });
   at("curves").append(
-    heading("How loudly each key speaks along the text"),
+    heading("Evidence for each agent along the text"),
     figure,
     legend,
     note(data.curves.note),
@@ -183,13 +183,13 @@ function graph() {
   if (!data.graph) return;
   const { nodes, edges, lines, terms: more } = data.graph;
   const short = nodes.map((agent) => (named(agent).length > 18 ? `${named(agent).slice(0, 17)}…` : named(agent)));
-  const wide = Math.max(...short.map((name) => name.length)) * 9 + 8; // of the longest name, whose half may stick out
+  const wide = Math.max(...short.map((name) => name.length)) * 9 + 8; // half of the longest name may stick out
   const node = 22, radius = Math.max(150, nodes.length * 10), size = 2 * radius + Math.max(120, wide);
   const place = nodes.map((_, i) => {
     const angle = (2 * Math.PI * i) / nodes.length - Math.PI / 2;
     return [size / 2 + radius * Math.cos(angle), size / 2 + radius * Math.sin(angle)];
   });
-  const svg = make("svg", { viewBox: `0 0 ${size} ${size}`, role: "img", "aria-label": "Who was followed by whom", style: `width:${size}px;${nodes.length > 15 ? "" : "max-width:100%"}` });
+  const svg = make("svg", { viewBox: `0 0 ${size} ${size}`, role: "img", "aria-label": "Who wrote after whom", style: `width:${size}px;${nodes.length > 15 ? "" : "max-width:100%"}` });
   svg.append(make("defs", {}, make("marker", { id: "arrow", viewBox: "0 0 10 10", refX: 9, refY: 5, markerWidth: 7, markerHeight: 7, orient: "auto" },
     make("path", { d: "M0 0L10 5L0 10Z", style: "fill:var(--ink)" }))));
   for (const [from, to, count, confidence] of edges) {
@@ -214,7 +214,7 @@ function graph() {
       make("text", { x, y: y + 4, "text-anchor": "middle", style: "font-weight:600" }, short[i]),
     );
   });
-  at("graph").append(heading("Who was followed by whom"), make("figure", {}, svg), ...lines.map(note), terms(more));
+  at("graph").append(heading("Who wrote after whom"), make("figure", {}, svg), ...lines.map(note), terms(more));
 }
 
 curves();
