@@ -35,15 +35,8 @@ from iet.errors import IetError
 from iet.report.lines import harmless
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed; the file descriptor must not be reused for another file
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the process ends
-    sys.stdout, sys.stderr = _ignore_broken_pipe(sys.stdout), _ignore_broken_pipe(sys.stderr)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show κ or → is no failure
-            stream.reconfigure(errors="backslashreplace")
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
     parser = _Parser(prog="iet", description=(iet.__doc__ or "").split("\n")[0])
     parser.add_argument("--version", action="version", version=f"iet {iet.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -62,6 +55,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         doctor,
     ):
         group.add(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed; the file descriptor must not be reused for another file
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the process ends
+    sys.stdout, sys.stderr = _ignore_broken_pipe(sys.stdout), _ignore_broken_pipe(sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show κ or → is no failure
+            stream.reconfigure(errors="backslashreplace")
+    parser = command_parser()
     arguments, unknown = parser.parse_known_args(argv)
     arguments.whole = parser
     if unknown:

@@ -34,7 +34,7 @@ _TABLES = (".parquet", ".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.z
 
 def add(commands: Commands) -> None:
     """Add `iet audit`."""
-    audit = commands.add_parser("audit", help="recover from a text, or from millions, who wrote what")
+    audit = commands.add_parser("audit", help="recover who wrote what from one text or millions")
     audit.add_argument(
         "inputs",
         nargs="+",
@@ -53,7 +53,9 @@ def add(commands: Commands) -> None:
         help="write the report as JSON to this file, *.json; of many documents, tables to this folder or URI",
     )
     audit.add_argument("--no-text", action="store_true", help="leave the text out of the JSON")
-    audit.add_argument("--fail-on", choices=["attributed", "unattributed"], help="exit 1 if any text is so")
+    audit.add_argument(
+        "--fail-on", choices=["attributed", "unattributed"], help="exit 1 if this is true of any text"
+    )
     many = audit.add_argument_group("many documents")
     column = many.add_mutually_exclusive_group()
     column.add_argument("--text-column", metavar="NAME", help='column of the texts (default: "text")')
@@ -64,10 +66,8 @@ def add(commands: Commands) -> None:
     )
     many.add_argument("--id-column", metavar="NAME", help='column that names the documents (default: "id")')
     many.add_argument("--shard", type=_shard, metavar="I/N", help="audit the I-th of N parts of the input")
-    many.add_argument("--resume", action="store_true", help="go on where a run was stopped")
-    many.add_argument(
-        "--reread", action="store_true", help="with --resume: audit anew the files that have changed since"
-    )
+    many.add_argument("--resume", action="store_true", help="continue a run that was stopped")
+    many.add_argument("--reread", action="store_true", help="with --resume: audit changed files again")
     many.add_argument("--workers", type=int, metavar="N", help="processes, 1 to 1024 (default: 1)")
     many.add_argument(
         "--chunk-rows", type=int, metavar="N", help="documents in an output file (default: 4096)"
@@ -95,7 +95,7 @@ def add(commands: Commands) -> None:
         nargs="?",
         const=5,
         metavar="N",
-        help="let a passage that N documents share count in the first of them alone (N: 5), by a pass before",
+        help="count a passage that N documents share only in the first of them (N: 5); reads the input twice",
     )
     audit.set_defaults(run=_audit, check=_check_audit)
 

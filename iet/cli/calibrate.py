@@ -43,11 +43,13 @@ def add(commands: Commands) -> None:
         " family to take; needs --agents, --turn-tokens, and --entropy, --log-probs or --text",
     )
     _add_plan(calibrate)
-    calibrate.add_argument("--level", type=float, help="of --power (default: 0.01)")
-    calibrate.add_argument("--registries", type=int, help="of --null, per text, 1 to 100000 (default: 20)")
-    calibrate.add_argument("--profile", help="id of the profile, where the registry has several")
-    calibrate.add_argument("--tokenizer", help="where the registry's note of it does not lead there")
-    calibrate.add_argument("--seed", type=int, default=0, help="of every draw (default: 0)")
+    calibrate.add_argument("--level", type=float, help="level of --power (default: 0.01)")
+    calibrate.add_argument(
+        "--registries", type=int, help="drawn registries for each text of --null, 1 to 100000 (default: 20)"
+    )
+    calibrate.add_argument("--profile", help="id of the profile, if the registry has several")
+    calibrate.add_argument("--tokenizer", help="tokenizer.json instead of the registry's path")
+    calibrate.add_argument("--seed", type=int, default=0, help="seed of all random draws (default: 0)")
     add_registry(calibrate)
     calibrate.add_argument("--json", action="store_true", help="print as JSON")
     calibrate.set_defaults(run=_calibrate, check=_check)
@@ -59,36 +61,36 @@ def _add_plan(calibrate: argparse.ArgumentParser) -> None:
         "--entropy",
         type=float,
         metavar="NATS",
-        help="of the text, nats per token, after temperature and top-p",
+        help="entropy of the text in nats per token, after temperature and top-p",
     )
     add(
         "--log-probs",
         type=pathlib.Path,
         metavar="FILE",
-        help="in its place: natural logs of the probabilities with which tokens were drawn, separated by"
+        help="instead of --entropy: natural logs of the drawn tokens' probabilities, separated by"
         " blanks, line ends or commas, or a JSON list",
     )
     add(
         "--text",
         type=pathlib.Path,
         metavar="FILE",
-        help="in its place: text that --model wrote, to be read with it",
+        help="instead of --entropy: text that --model wrote",
     )
     add(
         "--model",
         metavar="PATH_OR_ID",
-        help="of --text: a causal language model of transformers, or iet:demo",
+        help="causal language model of --text: folder, Hub id, or iet:demo",
     )
-    add("--temperature", type=float, help="of --text: the sampler's (default: 1)")
+    add("--temperature", type=float, help="sampling temperature of --text (default: 1)")
     add("--agents", type=int, help="number of agents with keys")
     add(
         "--turn-tokens",
         type=int,
         nargs="+",
         metavar="TOKENS",
-        help="of every turn, or the fewest and the most, between which all are as likely",
+        help="length of every turn, or the shortest and the longest, uniformly distributed",
     )
-    add("--family", choices=["fourier", "gumbel", "all"], help="(default: all)")
+    add("--family", choices=["fourier", "gumbel", "all"], help="family of the mark (default: all)")
 
 
 _MOST_TOKENS = 1_000_000

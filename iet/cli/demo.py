@@ -49,19 +49,23 @@ def add(commands: Commands) -> None:
         "--topology",
         default="chain",
         choices=["chain", "star_pure", "tree", "star_ring", "circle", "complete"],
-        help="who may follow whom (default: chain)",
+        help="order of the agents (default: chain)",
     )
-    demo.add_argument("--agents", type=int, default=4, choices=[4, 5, 6], help="how many write (default: 4)")
-    demo.add_argument("--rounds", type=int, default=3, help="stretches of the walk, 1 to 1000 (default: 3)")
-    demo.add_argument("--seed", type=int, default=0, help="of keys, walk, lengths and tokens (default: 0)")
+    demo.add_argument(
+        "--agents", type=int, default=4, choices=[4, 5, 6], help="number of agents (default: 4)"
+    )
+    demo.add_argument("--rounds", type=int, default=3, help="rounds of turns, 1 to 1000 (default: 3)")
+    demo.add_argument(
+        "--seed", type=int, default=0, help="seed of keys, order, lengths and tokens (default: 0)"
+    )
     demo.add_argument(
         "--family",
         default="gumbel",
         choices=["gumbel", "fourier"],
-        help="of the mark; fourier is the paper's (default: gumbel)",
+        help="family of the mark; fourier is the paper's (default: gumbel)",
     )
-    demo.add_argument("--temperature", type=float, default=0.8, help="of the sampler (default: 0.8)")
-    demo.add_argument("--top-p", type=float, default=1.0, help="of the sampler (default: 1.0)")
+    demo.add_argument("--temperature", type=float, default=0.8, help="sampling temperature (default: 0.8)")
+    demo.add_argument("--top-p", type=float, default=1.0, help="top-p of the sampler (default: 1.0)")
     demo.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("iet-demo"), help="folder (default: iet-demo)"
     )

@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
     doctor.add_argument(
         "--server", metavar="URL", help="ask this OpenAI-compatible server for text, and audit it"
     )
-    doctor.add_argument("--agent", metavar="NAME", help="of --server: whose mark is to arrive")
+    doctor.add_argument("--agent", metavar="NAME", help="with --server: agent to ask as")
     doctor.add_argument(
         "--engine",
         choices=["vllm", "sglang"],
@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
         "--model",
         help="folder or Hub id of the model; with --server: its name there (default: the first one listed)",
     )
-    doctor.add_argument("--tokenizer", help="folder or file, if it is not the model's or the registry's")
+    doctor.add_argument("--tokenizer", help="folder or file, instead of the model's or the registry's")
     doctor.add_argument(
         "--engine-option",
         action="append",
@@ -55,8 +55,12 @@ def add(commands: Commands) -> None:
         metavar="NAME[=VALUE]",
         help="another option of the engine's command, such as logprobs-mode=raw_logits; may be repeated",
     )
-    doctor.add_argument("--tokens", type=int, help="of --server, with and without the agent (default: 800)")
-    doctor.add_argument("--timeout", type=float, help="of --server: seconds for an answer (default: 120)")
+    doctor.add_argument(
+        "--tokens",
+        type=int,
+        help="with --server: tokens to ask for, with and without the agent (default: 800)",
+    )
+    doctor.add_argument("--timeout", type=float, help="with --server: seconds for an answer (default: 120)")
     add_registry(doctor)
     doctor.add_argument("--json", action="store_true", help="print as JSON")
     doctor.set_defaults(run=_doctor, check=_check)

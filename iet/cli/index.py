@@ -23,16 +23,23 @@ def add(commands: Commands) -> None:
     index = commands.add_parser("index", help="keep hashes of what agents published, for audit --published")
     actions = index.add_subparsers(required=True, metavar="ACTION")
 
-    adding = actions.add_parser("add", help="add texts that an agent published; makes the index if need be")
+    adding = actions.add_parser(
+        "add", help="add texts that an agent published; creates the index if it does not exist"
+    )
     adding.add_argument("path", metavar="OUT.idx", help="the folder of the index")
-    adding.add_argument("texts", nargs="+", metavar="FILE", help='UTF-8, or *.jsonl with a "text" a line; -')
+    adding.add_argument(
+        "texts",
+        nargs="+",
+        metavar="FILE",
+        help='UTF-8 text, *.jsonl with a "text" in each line, or - for standard input',
+    )
     adding.add_argument("--agent", required=True, metavar="NAME", help="who published them")
-    adding.add_argument("--tokenizer", metavar="PATH", help="if it is not where the registry found it")
+    adding.add_argument("--tokenizer", metavar="PATH", help="tokenizer.json instead of the registry's path")
     adding.add_argument("--json", action="store_true", help="print what was added as JSON")
     add_registry(adding)
     adding.set_defaults(run=_add)
 
-    show = actions.add_parser("show", help="say how much of whom is in an index, and whether it is whole")
+    show = actions.add_parser("show", help="show how much text of each agent an index holds, and check it")
     show.add_argument("path", metavar="OUT.idx", help="the folder of the index")
     show.add_argument("--json", action="store_true", help="print as JSON")
     add_registry(show)

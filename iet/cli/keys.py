@@ -28,7 +28,7 @@ _READING = "reading the tokenizer"
 
 def add(commands: Commands) -> None:
     """Add `iet keys` and its actions."""
-    keys = commands.add_parser("keys", help="make and pass on registries of keys")
+    keys = commands.add_parser("keys", help="create and change registries of keys")
     actions = keys.add_subparsers(required=True, metavar="ACTION")
 
     init = actions.add_parser("init", help="make a registry without agents")
@@ -48,9 +48,9 @@ def add(commands: Commands) -> None:
         dest="file",
         type=pathlib.Path,
         metavar="FILE",
-        help="of this file, too: a name on each line; lines that begin with # are comments",
+        help="also add the names in this file, one a line; lines that begin with # are comments",
     )
-    add.add_argument("--profile", help="id of the profile, where the registry has several")
+    add.add_argument("--profile", help="id of the profile, if the registry has several")
     add_registry(add)
     add.set_defaults(run=_keys_add, check=_check_add)
 
@@ -70,7 +70,7 @@ def add(commands: Commands) -> None:
     export.add_argument(
         "--with-tokenizer",
         action="store_true",
-        help="write the tokenizer beside it, to be moved along with it",
+        help="also write the tokenizer, to be moved together with the file",
     )
     export.add_argument("--all-epochs", action="store_true", help="also keys that were rotated out")
     add_registry(export)
@@ -80,7 +80,7 @@ def add(commands: Commands) -> None:
         "open", help="show that the registry's digest commits to one agent's key, and nothing of the others"
     )
     opening.add_argument("name", metavar="NAME")
-    opening.add_argument("--epoch", type=int, help="of the key (default: the one that marks)")
+    opening.add_argument("--epoch", type=int, help="epoch of the key (default: the one that marks)")
     opening.add_argument(
         "-o", "--output", type=pathlib.Path, help="write it to this file (default: print it)"
     )
@@ -105,9 +105,7 @@ def _add_scheme(parser: argparse.ArgumentParser) -> None:
         "--tokenizer",
         help="tokenizer.json, a folder that holds one, a model on the Hub (owner/name), or iet:demo",
     )
-    parser.add_argument(
-        "--vocab-size", type=int, help="V, where there is no tokenizer or the model's differs"
-    )
+    parser.add_argument("--vocab-size", type=int, help="V, if there is no tokenizer or the model's V differs")
     parser.add_argument(
         "--kappa", type=float, help="strength in final logits (default: 0.8; gumbel has none)"
     )

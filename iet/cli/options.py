@@ -136,8 +136,8 @@ def add_tokenizer(parser: argparse.ArgumentParser) -> None:
         "--tokenizer",
         action="append",
         metavar="[PROFILE=]PATH",
-        help="tokenizer.json, its folder or a model on the Hub (owner/name), if it is not where the registry"
-        " found it; once for each profile",
+        help="tokenizer.json, its folder or a model on the Hub (owner/name), instead of the registry's path;"
+        " once for each profile",
     )
 
 

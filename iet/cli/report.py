@@ -42,10 +42,10 @@ def add(commands: Commands) -> None:
         required=True,
         type=some_path,
         metavar="FILE",
-        help=f"what to write, told by its end: {', '.join(_FORMS)}; may be repeated",
+        help=f"file to write; its extension sets the format: {', '.join(_FORMS)}; may be repeated",
     )
     add_signing(report, "--sign")
-    report.add_argument("--name", help="of the text, in what is signed (default: that of its file)")
+    report.add_argument("--name", help="name of the text in a signed report (default: the file's name)")
     report.add_argument("--no-text", action="store_true", help="leave the text out of *.json")
     add_auditing(report)
     report.set_defaults(run=_report, check=check_reading)

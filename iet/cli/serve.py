@@ -31,28 +31,30 @@ def add(commands: Commands) -> None:
     serve = commands.add_parser("serve", help="audit over HTTP: JSON, batches, and a page to drop files on")
     add_registry(serve)
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    serve.add_argument("--port", type=int, default=8100, help="0: any that is free (default: 8100)")
+    serve.add_argument("--port", type=int, default=8100, help="port; 0: any free one (default: 8100)")
     serve.add_argument(
-        "--tokens", type=pathlib.Path, metavar="FILE", help="hashes of the bearer tokens that are let in"
+        "--tokens", type=pathlib.Path, metavar="FILE", help="file with the hashes of valid bearer tokens"
     )
     serve.add_argument(
         "--add-token",
         metavar="NAME",
         help="draw a token for NAME, add its hash to --tokens, print the token, and end",
     )
-    serve.add_argument("--no-auth", action="store_true", help="let everybody in, on a loopback address only")
+    serve.add_argument(
+        "--no-auth", action="store_true", help="accept requests without a token, only on a loopback address"
+    )
     serve.add_argument("--workers", type=int, metavar="N", help="processes (default: the number of cores)")
     serve.add_argument(
         "--tokenizer",
         action="append",
         metavar="[PROFILE=]PATH",
-        help="tokenizer.json, if it is not where the registry found it; once for each profile",
+        help="tokenizer.json instead of the registry's path; once for each profile",
     )
     serve.add_argument(
         "--published",
         type=pathlib.Path,
         metavar="INDEX",
-        help="take what is in this index of published text (iet index) for no evidence; it may grow",
+        help="index of published text (iet index): its contents are no evidence; it may grow",
     )
     limits = serve.add_argument_group("limits")
     for name, what in _LIMITS.items():

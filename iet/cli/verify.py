@@ -16,24 +16,24 @@ from iet.report.lines import harmless
 
 def add(commands: Commands) -> None:
     """Add `iet verify`."""
-    verify = commands.add_parser("verify", help="check a signed report, and what it speaks of")
+    verify = commands.add_parser("verify", help="check a signed report, its text and its registry")
     verify.add_argument("file", type=pathlib.Path, help="the signed report (*.dsse.json)")
     verify.add_argument(
         "--key",
         action="append",
         required=True,
         metavar="PUBLIC.pem",
-        help="of an auditor whom you trust; may be repeated",
+        help="public key of a trusted auditor; may be repeated",
     )
     verify.add_argument(
-        "--threshold", type=int, metavar="N", help="so many of these keys must have signed (default: all)"
+        "--threshold", type=int, metavar="N", help="number of these keys that must have signed (default: all)"
     )
     verify.add_argument(
         "--strict",
         action="store_true",
-        help="only the form that iet writes, in which no byte can be changed, signed by these keys alone",
+        help="accept only the exact bytes that iet writes, signed by these keys alone",
     )
-    verify.add_argument("--text", type=pathlib.Path, metavar="FILE", help="is this the text?")
+    verify.add_argument("--text", type=pathlib.Path, metavar="FILE", help="the text to compare")
     add_encoding(verify)
     verify.add_argument(
         "--messages",
@@ -44,9 +44,9 @@ def add(commands: Commands) -> None:
         "--opening",
         type=pathlib.Path,
         metavar="FILE",
-        help="was it read under this key (iet keys open)? With -r: and does that registry hold the key?",
+        help="the opening of a key (iet keys open) to compare; with -r, also with that registry",
     )
-    verify.add_argument("-r", "--registry", help="was it read under this registry?")
+    verify.add_argument("-r", "--registry", help="the registry to compare")
     verify.add_argument("--secret-mount", action="store_true", help=argparse.SUPPRESS)
     verify.add_argument("--json", action="store_true", help="print what was signed as JSON")
     verify.set_defaults(run=_verify, check=_check)
