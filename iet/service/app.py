@@ -54,9 +54,10 @@ _ERRORS: Any = {
         503: "too much at once, too long, or the service is stopping",
     }.items()
 }
-_SECURITY = Depends(
-    HTTPBearer(auto_error=False, description="`iet serve --tokens FILE --add-token NAME` makes one.")
-)
+_SECURITY = [
+    Depends(HTTPBearer(auto_error=False, description="`iet serve --tokens FILE --add-token NAME` makes one."))
+]
+_HTML_SCHEMA = {"text/html": {"schema": {"type": "string"}}}
 _NO_STORE = {"cache-control": "no-store"}
 
 
@@ -209,7 +210,7 @@ class Service:
             self._batches.discard(body)
 
     async def _do(self, job: AuditJob, client: str) -> AuditResponse:
-        """Return a worker's response, or one that says why there is none."""
+        """Return a worker's response, or a response with the reason why no worker gave one."""
         assert self._pool is not None
         start, outcome = time.monotonic(), "cancelled"
         try:
@@ -266,29 +267,18 @@ def application(service: Service) -> fastapi.FastAPI:
     audit_admission = service.admission((JSON, *readable), limits.body_bytes)
     check_admission = service.admission((JSON,), limits.body_bytes)
     batch_admission = service.admission((batch.MEDIA_TYPE,), limits.batch_bytes)
-    audit_schema = {"$ref": "#/components/schemas/AuditRequest"}
-    html_content = {"text/html": {"schema": {"type": "string"}}}
+    documents: Any = {media: {} for media in readable}
 
     @app.post(
         AUDIT,
         summary="Audit a text, token ids, a chat, or a document",
-        dependencies=[_SECURITY],
-        response_class=Response,
-        responses={
-            200: {
-                "description": "The report: JSON, or the page where Accept prefers text/html.",
-                "content": {JSON: {"schema": {"$ref": "#/components/schemas/Report"}}, **html_content},
-            },
-            **_ERRORS,
-        },
-        openapi_extra={
-            "parameters": requests.openapi_parameters(),
-            "requestBody": {
-                "required": True,
-                "description": "JSON, or a document as it is, with options in the query.",
-                "content": {JSON: {"schema": audit_schema}} | {media: {} for media in readable},
-            },
-        },
+        **_described(
+            "The report: JSON, or the page where Accept prefers text/html.",
+            {JSON: {"schema": _schema("Report")}, **_HTML_SCHEMA},
+            {JSON: {"schema": _schema("AuditRequest")}, **documents},
+            "JSON, or a document as it is, with options in the query.",
+            parameters=requests.openapi_parameters(),
+        ),
     )
     async def audit(request: Request, client: str = audit_admission) -> Response:
         upload = None
@@ -302,22 +292,11 @@ def application(service: Service) -> fastapi.FastAPI:
     @app.post(
         "/v1/check",
         summary="Check who a conversation says wrote its messages",
-        dependencies=[_SECURITY],
-        response_class=Response,
-        responses={
-            200: {
-                "description": "A verdict for each message, as `iet.claims/1`, or the page where Accept"
-                " prefers text/html.",
-                "content": {JSON: {"schema": {"type": "object"}}, **html_content},
-            },
-            **_ERRORS,
-        },
-        openapi_extra={
-            "requestBody": {
-                "required": True,
-                "content": {JSON: {"schema": {"$ref": "#/components/schemas/CheckRequest"}}},
-            }
-        },
+        **_described(
+            "A verdict for each message, as `iet.claims/1`, or the page where Accept prefers text/html.",
+            {JSON: {"schema": {"type": "object"}}, **_HTML_SCHEMA},
+            {JSON: {"schema": _schema("CheckRequest")}},
+        ),
     )
     async def check(request: Request, client: str = check_admission) -> Response:
         requests.refuse_query(request)
@@ -326,19 +305,12 @@ def application(service: Service) -> fastapi.FastAPI:
     @app.post(
         "/v1/audit/batch",
         summary="Audit lines of JSON, one after another",
-        dependencies=[_SECURITY],
-        response_class=Response,
-        responses={
-            200: {
-                "description": "A line for each that is not blank, in their order: line, status, id if given,"
-                " and report or error. Where the batch ends early, the last line says why.",
-                "content": {batch.MEDIA_TYPE: {"schema": {"type": "string"}}},
-            },
-            **_ERRORS,
-        },
-        openapi_extra={
-            "requestBody": {"required": True, "content": {batch.MEDIA_TYPE: {"schema": audit_schema}}}
-        },
+        **_described(
+            "A line for each that is not blank, in their order: line, status, id if given,"
+            " and report or error. Where the batch ends early, the last line says why.",
+            {batch.MEDIA_TYPE: {"schema": {"type": "string"}}},
+            {batch.MEDIA_TYPE: {"schema": _schema("AuditRequest")}},
+        ),
     )
     async def audit_batch(request: Request, client: str = batch_admission) -> Response:
         requests.refuse_query(request)
@@ -357,7 +329,7 @@ def application(service: Service) -> fastapi.FastAPI:
     @app.get(
         "/metrics",
         summary="For Prometheus",
-        dependencies=[_SECURITY],
+        dependencies=_SECURITY,
         response_class=Response,
         responses={status: _ERRORS[status] for status in (401, 403, 503)},
     )
@@ -385,6 +357,24 @@ def application(service: Service) -> fastapi.FastAPI:
 
     app.openapi = openapi  # type: ignore[method-assign]
     return app
+
+
+def _schema(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _described(
+    answer: str, answer_content: Any, request_content: Any, request: str | None = None, **openapi: Any
+) -> dict[str, Any]:
+    """Return the arguments of a POST route that describe its request and answers for OpenAPI."""
+    description = {} if request is None else {"description": request}
+    openapi["requestBody"] = {"required": True, **description, "content": request_content}
+    return {
+        "dependencies": _SECURITY,
+        "response_class": Response,
+        "responses": {200: {"description": answer, "content": answer_content}, **_ERRORS},
+        "openapi_extra": openapi,
+    }
 
 
 async def _refuse(request: Request, refused: Any) -> Response:

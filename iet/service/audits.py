@@ -1,4 +1,4 @@
-"""What a worker process does: the bytes of a request in, the bytes of its answer out.
+"""The work of a worker process: the bytes of a request in, the bytes of its answer out.
 
 Untrusted input is parsed only here, in a process whose loss costs one request.
 """

@@ -64,7 +64,7 @@ class Credentials:
 
 
 def bearer(headers: Any) -> bytes:
-    """Return the token in ASGI headers (pairs of lower-case name and value); empty if there is none."""
+    """Return the token in ASGI headers (pairs of lower-case name and value); empty without one."""
     for name, value in headers:
         if name == b"authorization":
             scheme, _, token = bytes(value).strip().partition(b" ")

@@ -149,7 +149,7 @@ class Gateway:
         app: passes requests on to the engine; the agent's name is in scope["state"]["iet_agent"].
         keys: file of the hashes of API keys and the agents that hold them, read again after it changed.
         engine: "vllm" or "sglang".
-        also: paths that `app` answers itself, for which no key is needed.
+        also: paths that `app` answers itself; they need no key.
         sessions: file for the ids of the sessions that clients name (`iet.agents.body(session=)`), which are
             written before their requests are passed on. None: a request that names a session is refused.
 
