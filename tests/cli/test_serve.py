@@ -59,9 +59,9 @@ def test_what_it_does_not_begin_with(path: pathlib.Path, capsys: pytest.CaptureF
     team([], empty, vocab_size=1000)
     (path.parent / "words").mkdir()
     words = registry_file(path.parent / "words", "planner")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        for options, said in [
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = occupied.getsockname()[1]
+        for options, message in [
             (
                 ["--no-auth", "-r", path, "--host", "0.0.0.0"],
                 "host: got '0.0.0.0' and --no-auth, expected 127.0.0.1",
@@ -91,8 +91,8 @@ def test_what_it_does_not_begin_with(path: pathlib.Path, capsys: pytest.CaptureF
             (["--tokens", path.with_name("nothing"), "-r", path], "nothing: cannot be read"),
             (["--tokens", path, "-r", path], "line 1 is not a SHA-256"),
         ]:
-            assert run("serve", *options) == 3, said
-            assert said in capsys.readouterr().err
+            assert run("serve", *options) == 3, message
+            assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [(), ("--tokens", "t", "--no-auth"), ("--add-token", "alice")])
@@ -108,8 +108,8 @@ def test_the_compose_file_names_what_is_there(capsys: pytest.CaptureFixture[str]
     command = shlex.split(services["audits"]["command"])
     assert command[:2] == ["iet", "serve"]
     assert run("serve", "--help") == 0
-    known = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", capsys.readouterr().out))
-    assert {word for word in command if word.startswith("-")} <= known
+    options = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", capsys.readouterr().out))
+    assert {word for word in command if word.startswith("-")} <= options
     settings = yaml.safe_load((folder / "litellm.yaml").read_text())
     hook = (ROOT / "iet" / "service" / "litellm.py").read_text()
     assert settings["litellm_settings"]["callbacks"] == "iet.service.litellm.hook"

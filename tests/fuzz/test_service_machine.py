@@ -1,6 +1,6 @@
-"""A random sequence of what clients, an operator and chance do to `iet serve`, beside what it must answer.
+"""Random sequences of actions by clients and an operator, and the answers that `iet serve` must give.
 
-`IET_EXAMPLES` is how many sequences.
+`IET_EXAMPLES` is the number of sequences.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class ServiceMachine(RuleBasedStateMachine):
         self.path = registry_file(self.folder, "planner", "critic")
         self.registry = iet.Registry.load(self.path)
         self.whole: bytes | None = None  # what the registry's file held before it was damaged
-        self.versions = list[iet.Registry]()  # before the one that is there
-        self.before = dict[str, iet.Registry]()  # of which a worker may have seen one last, by their digests
+        self.versions = list[iet.Registry]()  # before the current one
+        self.before = dict[str, iet.Registry]()  # versions that a worker may still use, by digest
         self.unsure = False  # whether a worker may have died unseen
 
     @initialize()
@@ -69,26 +69,26 @@ class ServiceMachine(RuleBasedStateMachine):
         self.left.close()
 
     def lost(self) -> tuple[int, ...]:
-        """The answer where the worker that was to read a request died."""
+        """Statuses that are also accepted, because a worker may have died with the request."""
         return (503,) if self.unsure else ()
 
-    def found(self, text: str) -> dict[str, object]:
+    def answer(self, text: str) -> dict[str, object]:
         """The answer to a text, by the registry that is in use."""
-        found = list[dict[str, object]]()
+        answers = list[dict[str, object]]()
 
         def read() -> bool:
             reply = self.service.audit(text=text, include_text=False)
             if reply.status not in self.lost():
-                assert reply.status == 200, (reply, self.service.said[-2000:])
-                found.append(reply.json)
-            return bool(found)
+                assert reply.status == 200, (reply, self.service.log_text[-2000:])
+                answers.append(reply.json)
+            return bool(answers)
 
         self.service.wait_until(read)
-        return found[0]
+        return answers[0]
 
     @rule(at=st.integers(0, len(TEXTS) - 1))
     def audit(self, at: int) -> None:
-        answer = self.found(TEXTS[at])
+        answer = self.answer(TEXTS[at])
         registry = self.before.get(str(answer["registry_digest"]), self.registry)
         assert answer["registry_digest"] == registry.digest
         assert answer["agents"] == list(registry.names())
@@ -105,7 +105,7 @@ class ServiceMachine(RuleBasedStateMachine):
     @rule(which=st.lists(st.booleans(), min_size=1, max_size=6))
     def ask_for_many(self, which: list[bool]) -> None:
         good = json.dumps({"text": "w1 w2 w3"}).encode()
-        body = b"".join((good if one else b'{"text": 1}') + b"\n" for one in which)
+        body = b"".join((good if is_good else b'{"text": 1}') + b"\n" for is_good in which)
         reply = self.service.ask("/v1/audit/batch", body, Content_Type=LINES)
         assert reply.status == 200
         assert ["error" not in line for line in sorted(reply.lines, key=lambda line: line["line"])] == which
@@ -145,11 +145,11 @@ class ServiceMachine(RuleBasedStateMachine):
     @rule()
     def withdraw_a_token(self) -> None:
         tokens = self.folder / "tokens"
-        before = tokens.read_text()
-        other = add_token(tokens, "bob")
-        assert Client(self.service.port, other).ask("/v1/audit", b"{").status in (400, *self.lost())
-        tokens.write_text(before)
-        assert Client(self.service.port, other).ask("/v1/audit", b"{").status == 401
+        content = tokens.read_text()
+        token = add_token(tokens, "bob")
+        assert Client(self.service.port, token).ask("/v1/audit", b"{").status in (400, *self.lost())
+        tokens.write_text(content)
+        assert Client(self.service.port, token).ask("/v1/audit", b"{").status == 401
 
     @precondition(lambda self: self.whole is None)
     @rule(at=st.integers(0, 1))
@@ -163,7 +163,7 @@ class ServiceMachine(RuleBasedStateMachine):
     @rule()
     def wait_for_workers(self) -> None:
         # That an idle worker died is seen when there is a job for it.
-        self.service.wait_until(lambda: self.found("w1") and len(self.service.workers()) == 2)
+        self.service.wait_until(lambda: self.answer("w1") and len(self.service.workers()) == 2)
         self.service.wait_until(lambda: self.service.ready(2))
         self.unsure = False
 
@@ -173,7 +173,7 @@ class ServiceMachine(RuleBasedStateMachine):
             reply = self.service.ask("/healthz")  # of two workers both may have been killed
             assert reply.status == 200 or (self.unsure and reply.json == {"status": "starting"})
             assert self.service.process.poll() is None
-            assert "Traceback" not in self.service.said
+            assert "Traceback" not in self.service.log_text
 
 
 TestService = ServiceMachine.TestCase

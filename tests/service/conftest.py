@@ -14,6 +14,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def registry(folder: pathlib.Path) -> pathlib.Path:
-    from tests.support.service import registry_file  # here: it skips tests where the extra is not installed
+    from tests.support.service import registry_file  # skips the test if the extra is not installed
 
     return registry_file(folder)

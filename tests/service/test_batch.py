@@ -1,4 +1,4 @@
-"""What arrives of a batch: others have their turn meanwhile, and its lines are numbered as they came."""
+"""The body of a batch while it arrives: line numbers, limits, and a stopping service."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ LIMITS = Limits(body_bytes=100)
 
 
 def arriving(*parts: bytes, more: bool = False) -> Callable[[], Any]:
-    """What ASGI calls `receive`, with nothing after these parts; with `more` the body has no end."""
+    """Return an ASGI `receive` for a body of these parts; with `more` the body does not end."""
     messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     messages[-1]["more_body"] = more
-    rest = iter(messages)
+    iterator = iter(messages)
 
     async def receive() -> Any:
-        message = next(rest, None)
+        message = next(iterator, None)
         return await asyncio.Event().wait() if message is None else message
 
     return receive
 
 
 def slowly(part: bytes) -> Callable[[], Any]:
-    """What ASGI calls `receive`, with others' turns between the parts."""
+    """Return an ASGI `receive` for an endless body; other tasks run between its parts."""
 
     async def receive() -> Any:
         for _ in range(5):
@@ -38,7 +38,7 @@ def slowly(part: bytes) -> Callable[[], Any]:
     return receive
 
 
-async def taken(parts: list[bytes]) -> list[tuple[int, bytes | None]]:
+async def lines_of(parts: list[bytes]) -> list[tuple[int, bytes | None]]:
     batch = BatchBody(arriving(*parts), LIMITS)
     try:
         return [line async for line in batch.lines()]
@@ -47,24 +47,28 @@ async def taken(parts: list[bytes]) -> list[tuple[int, bytes | None]]:
 
 
 @pytest.mark.parametrize("blank", [b"\n", b"\r\n", b" \n"])
-def test_others_have_their_turn_while_blank_lines_are_read(blank: bytes) -> None:
+def test_other_tasks_run_while_blank_lines_are_read(blank: bytes) -> None:
     parts = 40
 
     async def turns() -> int:
-        """Turns of another task while lines are read of which all have arrived."""
-        batch, taken, over = BatchBody(arriving(blank * (parts * READ_BYTES // len(blank))), LIMITS), 0, False
+        """Return how often another task runs while the lines of a complete body are read."""
+        batch, counter, over = (
+            BatchBody(arriving(blank * (parts * READ_BYTES // len(blank))), LIMITS),
+            0,
+            False,
+        )
 
         async def other() -> None:
-            nonlocal taken
+            nonlocal counter
             while not over:
-                taken += 1
+                counter += 1
                 await asyncio.sleep(0)
 
         task = asyncio.create_task(other())
         await asyncio.sleep(0)  # the batch is in its file
-        taken = 0
+        counter = 0
         assert [line async for line in batch.lines()] == []
-        over, counted = True, taken
+        over, counted = True, counter
         await task
         await batch.close()
         return counted
@@ -72,11 +76,11 @@ def test_others_have_their_turn_while_blank_lines_are_read(blank: bytes) -> None
     assert asyncio.run(turns()) >= parts - 2
 
 
-def test_lines_are_numbered_whatever_is_blank_too_long_or_cut() -> None:
+def test_blank_and_long_lines_count() -> None:
     parts = [b"a\n\n \nb", b"c", b"\n" + b"x" * 101, b"\n\n", b"y" * 101 + b"\n", b" " * 101 + b"\nd"]
     expected = [(0, b"a"), (3, b"bc"), (4, None), (6, None), (7, None), (8, b"d")]
-    assert asyncio.run(taken(parts)) == expected
-    assert asyncio.run(taken([b"".join(parts)])) == expected
+    assert asyncio.run(lines_of(parts)) == expected
+    assert asyncio.run(lines_of([b"".join(parts)])) == expected
 
 
 def test_a_batch_that_is_too_long_ends_with_a_failure() -> None:
@@ -89,7 +93,7 @@ def test_a_batch_that_is_too_long_ends_with_a_failure() -> None:
     assert asyncio.run(read()) == (25, (413, "batch: got more than 1000 bytes"))
 
 
-def test_a_batch_that_still_arrives_ends_when_the_service_stops() -> None:
+def test_an_incomplete_batch_ends_when_the_service_stops() -> None:
     async def stopped() -> tuple[list[tuple[int, bytes | None]], Any]:
         batch = BatchBody(arriving(b"a\nb\nc", more=True), LIMITS)
         lines = []
@@ -107,7 +111,7 @@ def test_a_batch_that_still_arrives_ends_when_the_service_stops() -> None:
     assert "the service is stopping" in failure[1]
 
 
-def test_a_batch_that_is_whole_is_not_refused_when_the_service_stops() -> None:
+def test_a_complete_batch_is_not_refused_when_the_service_stops() -> None:
     async def stopped() -> Any:
         batch = BatchBody(arriving(b"a\nb"), LIMITS)
         lines = [line async for line in batch.lines()]

@@ -1,4 +1,4 @@
-"""The gateway before an engine, over real sockets: what a client says it is, and what the engine is told."""
+"""The gateway in front of an engine, over real sockets: which requests it passes on, and as which agent."""
 
 from __future__ import annotations
 
@@ -71,9 +71,7 @@ def port(keys: pathlib.Path, engine: agents.Engine, upstream: Upstream) -> Itera
         yield port
 
 
-def test_the_key_decides_which_agent_the_engine_is_told(
-    port: int, engine: agents.Engine, upstream: Upstream
-) -> None:
+def test_the_key_decides_the_agent(port: int, engine: agents.Engine, upstream: Upstream) -> None:
     for key, agent in KEYS.items():
         for path in ENDPOINTS[engine]:
             reply = Client(port, key).ask(path, {**CHAT, "top_k": 5})
@@ -84,7 +82,7 @@ def test_the_key_decides_which_agent_the_engine_is_told(
             assert int(headers["content-length"]) == len(json.dumps(request).encode())
 
 
-def test_who_tells_the_truth_or_sends_arguments_of_its_own_is_passed_on(
+def test_honest_claims_and_other_arguments_are_passed_on(
     port: int, engine: agents.Engine, upstream: Upstream
 ) -> None:
     field = "vllm_xargs" if engine == "vllm" else "custom_params"
@@ -94,9 +92,7 @@ def test_who_tells_the_truth_or_sends_arguments_of_its_own_is_passed_on(
     assert upstream.received.pop()[3] == honest
 
 
-def test_a_lie_is_refused_and_never_reaches_the_engine(
-    port: int, engine: agents.Engine, upstream: Upstream
-) -> None:
+def test_a_false_claim_is_refused(port: int, engine: agents.Engine, upstream: Upstream) -> None:
     for lie in LIES[engine]:
         reply = Client(port, "sk-planner").ask("/v1/chat/completions", {**CHAT, **lie})
         assert reply.status == 403, lie
@@ -104,19 +100,19 @@ def test_a_lie_is_refused_and_never_reaches_the_engine(
     assert upstream.received == []
 
 
-def test_a_field_that_stands_there_twice_means_one_thing(
-    port: int, engine: agents.Engine, upstream: Upstream
-) -> None:
+def test_a_duplicate_field_has_one_meaning(port: int, engine: agents.Engine, upstream: Upstream) -> None:
     field = "vllm_xargs" if engine == "vllm" else "custom_params"
-    boss, own = (json.dumps({"iet_agent": name}) for name in ("boss", "planner"))
-    twice = f'{{"model": "m", "{field}": {boss}, "{field}": {own}}}'.encode()
+    boss, planner = (json.dumps({"iet_agent": name}) for name in ("boss", "planner"))
+    twice = f'{{"model": "m", "{field}": {boss}, "{field}": {planner}}}'.encode()
     assert Client(port, "sk-planner").ask("/v1/completions", twice).status == 200
     assert "boss" not in json.dumps(upstream.received.pop()[3])
-    twice = f'{{"model": "m", "{field}": {own}, "{field}": {boss}}}'.encode()
+    twice = f'{{"model": "m", "{field}": {planner}, "{field}": {boss}}}'.encode()
     assert Client(port, "sk-planner").ask("/v1/completions", twice).status == 403
 
 
-def test_everything_else_is_closed(port: int, engine: agents.Engine, upstream: Upstream) -> None:
+def test_other_paths_methods_and_bodies_are_refused(
+    port: int, engine: agents.Engine, upstream: Upstream
+) -> None:
     client = Client(port, "sk-planner")
     for path in (
         "/generate",
@@ -174,12 +170,12 @@ def test_a_body_that_takes_long_to_parse_is_refused(
     reply = client.ask("/v1/completions", body.encode())
     message = reply.json["error"]["message"]
     assert (reply.status, "bytes outside of strings, expected at most 1,048,576" in message) == (413, True)
-    for encoding in ("utf-16", "utf-16-le"):  # their strings cannot be told from the rest
+    for encoding in ("utf-16", "utf-16-le"):  # their strings cannot be found
         assert client.ask("/v1/completions", body.encode(encoding)).status in (400, 413)
     assert upstream.received == []
 
 
-def test_bodies_of_one_agent_leave_room_for_those_of_others(
+def test_bodies_of_one_agent_leave_memory_for_the_others(
     keys: pathlib.Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway, "AGENT_BYTES", 3 << 20)
@@ -217,17 +213,17 @@ def test_long_texts_and_many_messages_and_tools_are_passed_on(
 ) -> None:
     schema = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(10)}}
     tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    asked = {
+    fields = {
         "messages": [{"role": "user", "content": 'He said: "1, 2, [3]", {4}\\'}] * 5_000,
         "tools": [tool] * 2_000,
         "prompt": '1,2,3,[4],"5",\\' * 200_000,
         "temperature": 0.5,
     }
-    assert Client(port, "sk-planner").ask("/v1/chat/completions", asked).status == 200
-    assert upstream.received.pop()[3] == {**asked, **agents.body("planner", engine=engine)}
+    assert Client(port, "sk-planner").ask("/v1/chat/completions", fields).status == 200
+    assert upstream.received.pop()[3] == {**fields, **agents.body("planner", engine=engine)}
 
 
-def test_a_body_of_two_lengths_is_refused_and_its_connection_closed(
+def test_a_body_with_two_lengths_closes_the_connection(
     port: int, engine: agents.Engine, upstream: Upstream
 ) -> None:
     client = Client(port, "sk-planner")
@@ -235,13 +231,13 @@ def test_a_body_of_two_lengths_is_refused_and_its_connection_closed(
         with client.connect() as connection:
             head = client.head(path, "Content-Length: 50", "Transfer-Encoding: chunked")
             connection.sendall(head + b"2\r\n{}\r\n0\r\n\r\n")
-            said = b"".join(iter(lambda: connection.recv(1 << 16), b""))
-        assert said.startswith(b"HTTP/1.1 400")
-        assert b"content-length: got one beside transfer-encoding" in said
+            received = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        assert received.startswith(b"HTTP/1.1 400")
+        assert b"content-length: got one beside transfer-encoding" in received
     assert upstream.received == []
 
 
-def test_a_key_that_is_withdrawn_is_out_at_once(port: int, engine: agents.Engine, keys: pathlib.Path) -> None:
+def test_a_withdrawn_key_is_refused_at_once(port: int, engine: agents.Engine, keys: pathlib.Path) -> None:
     assert Client(port, "sk-planner").ask("/v1/chat/completions", CHAT).status == 200
     keys.write_text(keys.read_text().splitlines()[1])
     assert Client(port, "sk-planner").ask("/v1/chat/completions", CHAT).status == 401
@@ -249,36 +245,36 @@ def test_a_key_that_is_withdrawn_is_out_at_once(port: int, engine: agents.Engine
     assert Client(port, "sk-critic").ask("/v1/chat/completions", CHAT).status == 503
 
 
-def test_a_session_is_kept_before_its_request_is_passed_on(
+def test_a_session_is_recorded_before_its_request_is_passed_on(
     keys: pathlib.Path, engine: agents.Engine, upstream: Upstream, tmp_path: pathlib.Path
 ) -> None:
-    kept = tmp_path / "sessions.txt"
-    kept.write_text("run-1")  # its writer died before the end of the line
-    with on_a_port(Gateway(upstream, keys, engine=engine, sessions=kept)) as port:
+    sessions_file = tmp_path / "sessions.txt"
+    sessions_file.write_text("run-1")  # its writer died before the end of the line
+    with on_a_port(Gateway(upstream, keys, engine=engine, sessions=sessions_file)) as port:
         client = Client(port, "sk-planner")
         for session in ("run-7", "run-8", "run-7", "run-1"):
-            asked = {**CHAT, **agents.body("planner", engine=engine, session=session)}
-            assert client.ask("/v1/chat/completions", asked).status == 200
-            assert upstream.received.pop()[3] == asked
-            assert session in kept.read_text().split("\n")
+            fields = {**CHAT, **agents.body("planner", engine=engine, session=session)}
+            assert client.ask("/v1/chat/completions", fields).status == 200
+            assert upstream.received.pop()[3] == fields
+            assert session in sessions_file.read_text().split("\n")
         assert client.ask("/v1/chat/completions", CHAT).status == 200
         assert upstream.received.pop()[3] == {**CHAT, **agents.body("planner", engine=engine)}
         field = "vllm_xargs" if engine == "vllm" else "custom_params"
         for wrong in (7, "", " run", "a\nb", ["a"], "s" * 201, "\ud800"):
-            asked = {**CHAT, field: {"iet_session": wrong}}
-            assert client.ask("/v1/chat/completions", asked).status == 403
+            fields = {**CHAT, field: {"iet_session": wrong}}
+            assert client.ask("/v1/chat/completions", fields).status == 403
         lie = {**CHAT, **agents.body("critic", engine=engine, session="run-9")}
         assert client.ask("/v1/chat/completions", lie).status == 403
-        kept.unlink()
-        kept.mkdir()
-        asked = {**CHAT, **agents.body("planner", engine=engine, session="run-9")}
-        reply = client.ask("/v1/chat/completions", asked)
+        sessions_file.unlink()
+        sessions_file.mkdir()
+        fields = {**CHAT, **agents.body("planner", engine=engine, session="run-9")}
+        reply = client.ask("/v1/chat/completions", fields)
         assert reply.status == 503
         assert str(tmp_path) not in reply.json["error"]["message"]
     assert upstream.received == []
 
 
-def test_lists_of_sessions(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_list(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "sessions.txt"
     first, second = SessionList(path), SessionList(path)
     for number in range(20):
@@ -298,7 +294,7 @@ def test_lists_of_sessions(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPat
         SessionList(tmp_path)
 
 
-def test_an_agent_that_names_ever_new_sessions_leaves_room_for_the_others(
+def test_an_agent_cannot_fill_the_session_list(
     keys: pathlib.Path,
     engine: agents.Engine,
     upstream: Upstream,
@@ -306,13 +302,13 @@ def test_an_agent_that_names_ever_new_sessions_leaves_room_for_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("iet.service.gateway.MAX_NEW_SESSIONS", 3)
-    kept = tmp_path / "sessions.txt"
+    sessions_file = tmp_path / "sessions.txt"
 
     def ask(agent: str, session: str) -> Any:
-        asked = {**CHAT, **agents.body(agent, engine=engine, session=session)}
-        return Client(port, f"sk-{agent}").ask("/v1/chat/completions", asked)
+        fields = {**CHAT, **agents.body(agent, engine=engine, session=session)}
+        return Client(port, f"sk-{agent}").ask("/v1/chat/completions", fields)
 
-    with on_a_port(Gateway(upstream, keys, engine=engine, sessions=kept)) as port:
+    with on_a_port(Gateway(upstream, keys, engine=engine, sessions=sessions_file)) as port:
         assert [ask("planner", f"run-{number}").status for number in range(5)] == [200] * 3 + [429] * 2
         assert "planner has named 3 new sessions" in ask("planner", "run-3").json["error"]["message"]
         assert ask("planner", "run-0").status == 200  # it is in the list
@@ -322,10 +318,10 @@ def test_an_agent_that_names_ever_new_sessions_leaves_room_for_the_others(
             {**CHAT, **agents.body("critic", engine=engine, session="run-9"), "top_p": math.nan}
         )
         assert Client(port, "sk-critic").ask("/v1/chat/completions", wrong.encode()).status == 400
-    assert [line for line in kept.read_text().split("\n") if line] == [f"run-{i}" for i in range(4)]
+    assert [line for line in sessions_file.read_text().split("\n") if line] == [f"run-{i}" for i in range(4)]
 
 
-def test_a_disk_that_is_slow_stops_nobody_else(
+def test_other_requests_do_not_wait_for_a_slow_disk(
     upstream: Upstream, keys: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_disk, slow = threading.Event(), threading.Event()
@@ -335,8 +331,8 @@ def test_a_disk_that_is_slow_stops_nobody_else(
         assert slow.wait(60)
 
     def ask(session: str) -> int:
-        asked = {**CHAT, **agents.body("planner", session=session)}
-        return Client(port, "sk-planner").ask("/v1/chat/completions", asked).status
+        fields = {**CHAT, **agents.body("planner", session=session)}
+        return Client(port, "sk-planner").ask("/v1/chat/completions", fields).status
 
     with on_a_port(Gateway(upstream, keys, sessions=tmp_path / "sessions.txt")) as port:
         assert ask("run-1") == 200
@@ -351,40 +347,38 @@ def test_a_disk_that_is_slow_stops_nobody_else(
 
 
 @posix
-def test_an_id_of_which_a_part_is_on_a_full_disk_is_refused(tmp_path: pathlib.Path) -> None:
+def test_an_id_that_does_not_fit_on_the_disk_is_removed(tmp_path: pathlib.Path) -> None:
     import resource
 
     path = tmp_path / "sessions.txt"
-    kept = SessionList(path)
-    kept.add("run-1", "planner")
+    sessions = SessionList(path)
+    sessions.add("run-1", "planner")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 4, limits[1]))
     try:
         with pytest.raises(RequestRefused, match=r"cannot be written \(No space left on device\)"):
-            kept.add("run-2", "planner")
+            sessions.add("run-2", "planner")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_text() == "\nrun-1\n"
-    kept.add("run-2", "planner")
+    sessions.add("run-2", "planner")
     assert path.read_text() == "\nrun-1\n\nrun-2\n"
 
 
 @posix
-def test_an_id_that_is_taken_back_takes_no_other_with_it(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removing_an_id_removes_no_other_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "sessions.txt"
     first, second = SessionList(path), SessionList(path)
     first.add("run-1", "planner")
-    others = threading.Thread(target=second.add, args=("run-3", "critic"))
+    other_thread = threading.Thread(target=second.add, args=("run-3", "critic"))
 
     class FullDisk(io.FileIO):
         def write(self, line: bytes) -> int:  # type: ignore[override]
             if b"run-2" not in line:
                 return super().write(line)
-            others.start()
-            others.join(0.2)
-            assert others.is_alive()  # it waits for the lock
+            other_thread.start()
+            other_thread.join(0.2)
+            assert other_thread.is_alive()  # it waits for the lock
             return super().write(line[:4])
 
     monkeypatch.setattr(
@@ -394,10 +388,10 @@ def test_an_id_that_is_taken_back_takes_no_other_with_it(
     )
     with pytest.raises(RequestRefused):
         first.add("run-2", "planner")
-    others.join()
+    other_thread.join()
     assert path.read_text() == "\nrun-1\n\nrun-3\n"
 
 
-def test_an_engine_that_nobody_knows(keys: pathlib.Path) -> None:
+def test_an_unknown_engine_is_refused(keys: pathlib.Path) -> None:
     with pytest.raises(InputError, match="engine: got 'tgi'"):
         Gateway(None, keys, engine="tgi")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What the heads of requests to `iet serve` say that contradicts itself, or that nobody would read."""
+"""Headers, queries and paths of requests to `iet serve`, contradictory and unexpected ones included."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.support.conditions import posix
 from tests.support.service import LINES, Running, fastapi, serving
 
-from iet.service import requests  # isort: skip - where the extra is installed
+from iet.service import requests  # isort: skip - needs the extra
 
 pytestmark = posix
 CLAIM = {"messages": [{"role": "assistant", "name": "planner", "content": "w1 w2"}]}
@@ -34,35 +34,35 @@ def test_options_in_a_query_beside_json_are_refused(service: Running) -> None:
             assert (reply.status, reply.json["error"].partition(":")[0]) == (422, "query"), path
 
 
-def test_a_path_that_nearly_is_one_leads_nowhere(service: Running) -> None:
+def test_a_trailing_slash_is_not_redirected(service: Running) -> None:
     for path, body in (("/v1/audit/", {"text": "w1"}), ("/healthz/", None), ("/metrics/", None)):
         reply = service.ask(path, body, Host="evil.example")
         assert (reply.status, reply.headers.get("location")) == (404, None)
 
 
-def test_a_body_of_two_lengths_is_refused_and_its_connection_closed(service: Running) -> None:
+def test_a_body_with_two_lengths_closes_the_connection(service: Running) -> None:
     inner = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
     head = service.head(
         "/v1/audit", "Content-Type: application/json", "Content-Length: 17", "Transfer-Encoding: chunked"
     )
     with service.connect() as connection:
         connection.sendall(head + b"2\r\n{}\r\n0\r\n\r\n" + inner)
-        said = b"".join(iter(lambda: connection.recv(1 << 16), b""))
-    assert said.startswith(b"HTTP/1.1 400")
-    assert b"content-length: got one beside transfer-encoding" in said
-    assert said.count(b"HTTP/1.1") == 1
+        received = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    assert received.startswith(b"HTTP/1.1 400")
+    assert b"content-length: got one beside transfer-encoding" in received
+    assert received.count(b"HTTP/1.1") == 1
 
 
 def asked(*headers: tuple[bytes, bytes], server: tuple[str, int] = ("127.0.0.1", 80)) -> fastapi.Request:
     return fastapi.Request({"type": "http", "headers": list(headers), "server": server})
 
 
-def test_the_address_at_which_a_request_came_is_a_name_of_this_machine() -> None:
-    for address, hosts, others in (
+def test_the_address_of_the_server_is_a_name_of_this_machine() -> None:
+    for address, hosts, foreign in (
         ("127.0.0.2", ["127.0.0.2", "127.0.0.2:80", "localhost:80"], ["127.0.0.3:80", "127.0.0.2.evil:80"]),
         ("::1", ["[::1]", "[::1]:80"], ["[::2]:80", "evil.example", ""]),
     ):
-        for host in hosts + others:
+        for host in hosts + foreign:
             request = asked((b"host", host.encode()), server=(address, 80))
             assert requests.is_for_this_machine(request) is (host in hosts), host
     assert not requests.is_for_this_machine(asked())
@@ -86,7 +86,7 @@ def test_the_address_at_which_a_request_came_is_a_name_of_this_machine() -> None
         ("", False),
     ],
 )
-def test_the_page_is_for_who_prefers_it(accept: str, page: bool) -> None:
+def test_accept_decides_between_html_and_json(accept: str, page: bool) -> None:
     assert requests.prefers_html(asked((b"accept", accept.encode()))) is page
     parts = [(b"accept", part.encode()) for part in accept.split(",")]
     assert requests.prefers_html(asked(*parts)) is page

@@ -1,4 +1,4 @@
-"""Clients that mean harm, while another is served: each gets an answer or is cut off, and nothing hangs."""
+"""Hostile clients: each is answered or disconnected, and another client is served during every attack."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ TIMES = {"body-seconds": SECONDS}
 
 @pytest.fixture(scope="module")
 def service(folder: pathlib.Path, registry: pathlib.Path) -> Iterator[Running]:
-    given = {**LIMITS, **TIMES}
-    options = [part for name, value in given.items() for part in (f"--{name}", value)]
+    values = {**LIMITS, **TIMES}
+    options = [part for name, value in values.items() for part in (f"--{name}", value)]
     with serving(folder, registry, *options, workers=2) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def other(service: Running, folder: pathlib.Path) -> Client:
-    """A holder of a token of its own, so that its share of requests is its own, too."""
+def second_client(service: Running, folder: pathlib.Path) -> Client:
+    """Another token holder, with a share of requests of its own."""
     return Client(service.port, add_token(folder / "tokens", "carol"))
 
 
@@ -48,30 +48,30 @@ def expected(registry: pathlib.Path) -> dict[str, float]:
 
 @pytest.fixture(autouse=True)
 def another_client(
-    service: Running, other: Client, expected: dict[str, float]
+    service: Running, second_client: Client, expected: dict[str, float]
 ) -> Iterator[contextlib.AbstractContextManager[object]]:
-    """Ask during every test, but while a test holds the lock: all answers are right, and there are some."""
+    """Ask during every test, except while the test holds the lock; all answers must be correct."""
     over, answers, asking = threading.Event(), list[object](), threading.Lock()
 
     def ask() -> None:
         while not over.is_set():
             with asking:
-                reply = other.audit(text=TEXT, include_text=False)
+                reply = second_client.audit(text=TEXT, include_text=False)
             answers.append(reply.json["evidence"] if reply.status == 200 else reply)
             over.wait(0.1)  # often enough to meet every attack, without being most of the work
 
     thread = threading.Thread(target=ask)
     thread.start()
     yield asking
-    before = len(answers)
-    service.wait_until(lambda: len(answers) > before + 1)
+    count = len(answers)
+    service.wait_until(lambda: len(answers) > count + 1)
     over.set()
     thread.join(PATIENCE)
     assert not thread.is_alive()
     assert [answer for answer in answers if answer != expected] == []
     assert len(service.workers()) == 2
-    assert "Traceback" not in service.said
-    assert "lost" not in service.said
+    assert "Traceback" not in service.log_text
+    assert "lost" not in service.log_text
 
 
 def deep(depth: int) -> bytes:
@@ -141,7 +141,7 @@ def test_bodies(service: Running, body: bytes, statuses: set[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("fields", "message"),
     [
         ({"text": "w1", "token_ids": [1]}, "expected one of text"),
         ({"text": "w1", "messages": [{"role": "user", "content": "w1"}]}, "expected one of text"),
@@ -168,13 +168,13 @@ def test_bodies(service: Running, body: bytes, statuses: set[int]) -> None:
     ],
     ids=range(22),
 )
-def test_what_contradicts_itself(service: Running, asked: dict[str, object], said: str) -> None:
-    reply = service.audit(**asked)
-    if said:
+def test_contradictory_requests(service: Running, fields: dict[str, object], message: str) -> None:
+    reply = service.audit(**fields)
+    if message:
         assert reply.status == 422, reply.body[:300]
-        assert said in reply.json["error"]
+        assert message in reply.json["error"]
     assert reply.status in (200, 422), reply.body[:300]
-    lines = [json.dumps({**asked, "id": 1}).encode(), b'{"text": "w1", "id": "\\u0000x"}']
+    lines = [json.dumps({**fields, "id": 1}).encode(), b'{"text": "w1", "id": "\\u0000x"}']
     batch = service.ask("/v1/audit/batch", b"\n".join(lines), Content_Type=LINES).lines
     assert batch[1]["status"] == 200
     assert batch[1]["id"] == "\0x"
@@ -200,13 +200,13 @@ def test_what_contradicts_itself(service: Running, asked: dict[str, object], sai
     ],
     ids=range(11),
 )
-def test_heads_that_say_more_than_one_thing(service: Running, lines: list[str], statuses: bytes) -> None:
+def test_contradictory_headers(service: Running, lines: list[str], statuses: bytes) -> None:
     with service.connect() as connection:
         head = f"POST /v1/audit HTTP/1.1\r\nHost: 127.0.0.1:{service.port}\r\nConnection: close\r\n"
         connection.sendall((head + "\r\n".join(lines) + "\r\n\r\n{}").encode("latin-1"))
-        said = answered(connection)
-    assert said.startswith(b"HTTP/1.1 " + statuses), said[:300]
-    assert len(said) < 2_000
+        received = answered(connection)
+    assert received.startswith(b"HTTP/1.1 " + statuses), received[:300]
+    assert len(received) < 2_000
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "HEAD", "BREW"])
@@ -220,12 +220,12 @@ def test_other_methods_and_paths_are_refused(service: Running, method: str, path
 
 
 def answered(connection: socket.socket) -> bytes:
-    """What is said until the connection is closed by the service."""
-    said = b""
+    """Return the bytes that arrive until the service closes the connection."""
+    received = b""
     with contextlib.suppress(ConnectionResetError):
         while part := connection.recv(1 << 16):
-            said += part
-    return said
+            received += part
+    return received
 
 
 @pytest.mark.parametrize(
@@ -245,14 +245,14 @@ def answered(connection: socket.socket) -> bytes:
     ],
     ids=range(11),
 )
-def test_what_is_no_http_is_answered_or_cut_off(service: Running, raw: bytes) -> None:
+def test_malformed_http_is_answered_or_disconnected(service: Running, raw: bytes) -> None:
     with service.connect() as connection:
         connection.sendall(raw)
-        said = answered(connection)
-    assert said == b"" or said.startswith((b"HTTP/1.1 4", b"HTTP/1.1 200")), said[:200]
+        received = answered(connection)
+    assert received == b"" or received.startswith((b"HTTP/1.1 4", b"HTTP/1.1 200")), received[:200]
 
 
-def test_sizes_are_refused_before_they_are_read(service: Running) -> None:
+def test_long_bodies_are_refused(service: Running) -> None:
     big = json.dumps({"text": "w1 " * 500_000}).encode()
     assert service.ask("/v1/audit", big).status == 413
     assert service.ask("/v1/audit/batch", b"{}\n" * 2_000_000, Content_Type=LINES).status == 413
@@ -292,28 +292,26 @@ def stopping(connection: socket.socket, service: Running) -> None:
 
 
 @pytest.mark.parametrize("attack", [slow_body, stopping])
-def test_a_client_that_is_slow_on_purpose_is_cut_off(
-    service: Running, attack: Callable[[socket.socket, Running], None]
-) -> None:
+def test_a_slow_body_is_refused(service: Running, attack: Callable[[socket.socket, Running], None]) -> None:
     with service.connect() as connection:
         with contextlib.suppress(ConnectionError):
             attack(connection, service)
-        said = answered(connection)
+        received = answered(connection)
     if attack is slow_body:
-        assert said.startswith(b"HTTP/1.1 408")
+        assert received.startswith(b"HTTP/1.1 408")
     if attack is stopping:
-        assert b'"line": 0, "status": 200' in said
-        assert b'"status": 408' in said
+        assert b'"line": 0, "status": 200' in received
+        assert b'"status": 408' in received
 
 
-def test_slow_clients_by_the_dozen_keep_nobody_out(service: Running) -> None:
-    held = [service.connect() for _ in range(30)]
+def test_other_clients_are_served_beside_slow_ones(service: Running) -> None:
+    connections = [service.connect() for _ in range(30)]
     try:
-        for connection in held:
+        for connection in connections:
             connection.sendall(b"POST /v1/audit HTTP/1.1\r\nHost: a\r\n")
         assert service.audit(text="w1").status == 200
     finally:
-        for connection in held:
+        for connection in connections:
             connection.close()
 
 
@@ -344,9 +342,9 @@ def test_a_client_that_never_reads(
     service: Running, another_client: contextlib.AbstractContextManager[object]
 ) -> None:
     def ended() -> int:
-        return service.said.count(" POST /v1/audit/batch ")
+        return service.log_text.count(" POST /v1/audit/batch ")
 
-    before = ended()
+    count = ended()
     line = json.dumps({"text": TEXT}).encode() + b"\n"
     with service.connect() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -356,20 +354,20 @@ def test_a_client_that_never_reads(
         connection.sendall(line * 900)
         for _ in range(5):
             assert service.audit(text="w1").status == 200
-    service.wait_until(lambda: ended() > before)
+    service.wait_until(lambda: ended() > count)
     with another_client:
         service.wait_until(lambda: is_idle(service))
     assert service.ask("/healthz").status == 200
 
 
-def test_who_has_a_share_of_requests_at_work_is_told_to_wait(service: Running, folder: pathlib.Path) -> None:
+def test_requests_beyond_the_share_of_a_client_are_refused(service: Running, folder: pathlib.Path) -> None:
     greedy = Client(service.port, add_token(folder / "tokens", "bob"))
     head = greedy.head("/v1/audit", "Content-Type: application/json", "Content-Length: 100")
 
     def refused() -> bool:
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as connections:
             for _ in range(LIMITS["per-client"]):
-                held.enter_context(greedy.connect()).sendall(head)
+                connections.enter_context(greedy.connect()).sendall(head)
             reply = greedy.audit(text="w1")
         if reply.status == 200:  # it came when the first of the others had been cut off
             return False

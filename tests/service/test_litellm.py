@@ -1,4 +1,4 @@
-"""LiteLLM's proxy itself, with our hook: whatever a client says, the engine is told the agent of its key."""
+"""LiteLLM's proxy with our hook: every request that reaches the engine names the agent of its key."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def nothing_yet(upstream: Upstream) -> None:
     ],
     ids=range(18),
 )
-def test_what_reaches_the_engine_names_the_agent_of_the_key(
+def test_requests_to_the_engine_name_the_agent_of_the_key(
     gateway: Client, upstream: Upstream, path: str, request_: dict[str, Any]
 ) -> None:
     reply = gateway.ask(path, request_)
@@ -87,29 +87,29 @@ def test_what_reaches_the_engine_names_the_agent_of_the_key(
 
 
 def test_a_session_is_passed_on_and_kept(upstream: Upstream, tmp_path: pathlib.Path) -> None:
-    keys, kept = tmp_path / "keys.txt", tmp_path / "sessions.txt"
+    keys, sessions_file = tmp_path / "keys.txt", tmp_path / "sessions.txt"
     keys.write_text(f"{hashlib.sha256(b'sk-planner').hexdigest()} planner\n")
     with (
         on_a_port(upstream) as engine,
-        proxy(tmp_path, f"http://127.0.0.1:{engine}", keys, sessions=kept) as port,
+        proxy(tmp_path, f"http://127.0.0.1:{engine}", keys, sessions=sessions_file) as port,
     ):
         client, named = Client(port, "sk-planner"), {**PLANNER, "iet_session": "run-7"}
-        for asked in ({"vllm_xargs": named}, {"extra_body": {"vllm_xargs": {"iet_session": "run-7"}}}):
-            assert client.ask("/v1/chat/completions", {**CHAT, **asked}).status == 200
+        for fields in ({"vllm_xargs": named}, {"extra_body": {"vllm_xargs": {"iet_session": "run-7"}}}):
+            assert client.ask("/v1/chat/completions", {**CHAT, **fields}).status == 200
             assert upstream.received.pop()[3]["vllm_xargs"] == named
-        assert kept.read_text().split() == ["run-7"]
+        assert sessions_file.read_text().split() == ["run-7"]
         assert client.ask("/v1/chat/completions", {**CHAT, "vllm_xargs": {"iet_session": 7}}).status == 403
-        other = {"vllm_xargs": {"iet_session": "run-8"}}
-        hidden = {**CHAT, "model": "absent", "fallbacks": [{"model": "tiny", **other}]}
+        other_session = {"vllm_xargs": {"iet_session": "run-8"}}
+        hidden = {**CHAT, "model": "absent", "fallbacks": [{"model": "tiny", **other_session}]}
         client.ask("/v1/chat/completions", hidden)
         for *_, request in upstream.received:
             if request is not None:  # LiteLLM may look whether the engine is there
-                assert request["vllm_xargs"].get("iet_session") in (None, *kept.read_text().split())
+                assert request["vllm_xargs"].get("iet_session") in (None, *sessions_file.read_text().split())
 
 
 def test_other_arguments_stay(gateway: Client, upstream: Upstream) -> None:
-    asked = {**CHAT, "temperature": 0.7, "top_k": 5, "vllm_xargs": {"session_id": "7"}}
-    assert gateway.ask("/v1/chat/completions", asked).status == 200
+    fields = {**CHAT, "temperature": 0.7, "top_k": 5, "vllm_xargs": {"session_id": "7"}}
+    assert gateway.ask("/v1/chat/completions", fields).status == 200
     request = upstream.received[0][3]
     assert (request["temperature"], request["top_k"]) == (0.7, 5)
     assert request["vllm_xargs"] == {"session_id": "7", **PLANNER}
@@ -122,19 +122,21 @@ def test_other_arguments_stay(gateway: Client, upstream: Upstream) -> None:
         {"vllm_xargs": {"iet_unmarked": True}},
         {"vllm_xargs": {**PLANNER, "iet_key": "00"}},
         {"vllm_xargs": "iet_agent"},
-        {"vllm_xargs": {"iet_session": "run-7"}},  # there is no list of them
+        {"vllm_xargs": {"iet_session": "run-7"}},  # the gateway has no list of sessions
         {"extra_body": BOSS},
         {"extra_body": {"vllm_xargs": {"iet_unmarked": True}}, "vllm_xargs": PLANNER},
     ],
     ids=range(7),
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_lie_is_refused(gateway: Client, upstream: Upstream, lie: dict[str, Any], stream: bool) -> None:
-    for path, asked in (
+def test_a_false_claim_is_refused(
+    gateway: Client, upstream: Upstream, lie: dict[str, Any], stream: bool
+) -> None:
+    for path, fields in (
         ("/v1/chat/completions", CHAT),
         ("/v1/completions", {"model": "tiny", "prompt": "a"}),
     ):
-        reply = gateway.ask(path, {**asked, **lie, "stream": stream})
+        reply = gateway.ask(path, {**fields, **lie, "stream": stream})
         assert reply.status == 403, reply.body
         assert b"expected" in reply.body
     assert upstream.received == []
@@ -154,10 +156,8 @@ def test_a_lie_is_refused(gateway: Client, upstream: Upstream, lie: dict[str, An
         "/v1beta/models/tiny:generateContent",
     ],
 )
-def test_routes_on_which_no_agent_would_arrive_are_closed(
-    gateway: Client, upstream: Upstream, path: str
-) -> None:
-    asked = {
+def test_routes_that_lose_the_agent_are_closed(gateway: Client, upstream: Upstream, path: str) -> None:
+    fields = {
         **CHAT,
         "input": "a",
         "prompt": "a",
@@ -165,12 +165,12 @@ def test_routes_on_which_no_agent_would_arrive_are_closed(
         "contents": [{"parts": [{"text": "a"}]}],
         **BOSS,
     }
-    reply = gateway.ask(path, asked)
+    reply = gateway.ask(path, fields)
     assert reply.status >= 400, reply.body
     assert upstream.received == []
 
 
-def test_who_holds_no_key_of_the_file_is_out(gateway: Client, upstream: Upstream) -> None:
+def test_unknown_keys_are_refused(gateway: Client, upstream: Upstream) -> None:
     for key in (None, "", "sk-other", hashlib.sha256(b"sk-planner").hexdigest()):
         assert Client(gateway.port, key).ask("/v1/chat/completions", CHAT).status in (401, 403)
     assert upstream.received == []

@@ -1,4 +1,4 @@
-"""The example of a gateway of one's own: what it passes on, and what it says where the engine is gone."""
+"""The example of a custom gateway: the requests that it passes on, and its answer if the engine is gone."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ def agents(
 ) -> Iterator[tuple[Client, Client]]:
     with on_a_port(engine) as port:
         app, keys = of_engine(port, tmp_path, monkeypatch)
-        with on_a_port(app) as own:
-            yield Client(own, keys[0]), Client(own, keys[1])
+        with on_a_port(app) as gateway_port:
+            yield Client(gateway_port, keys[0]), Client(gateway_port, keys[1])
             engine.go = True
 
 
-def begun(agent: Client, held: contextlib.ExitStack) -> socket.socket:
+def start_slow_request(agent: Client, connections: contextlib.ExitStack) -> socket.socket:
     """Ask for what the engine does not answer yet."""
     body = b'{"model": "slow"}'
-    connection = held.enter_context(agent.connect())
+    connection = connections.enter_context(agent.connect())
     head = agent.head(PATH, "Content-Type: application/json", f"Content-Length: {len(body)}")
     connection.sendall(head + body)
     return connection
@@ -96,33 +96,33 @@ def test_queries_methods_and_when_to_come_back_are_passed_on(
         assert engine.asked.pop() == (method, path, "a=b%20c&d")
 
 
-def test_an_agent_with_many_requests_keeps_no_other_waiting(
+def test_other_agents_do_not_wait_for_one_with_many_requests(
     agents: tuple[Client, Client], engine: Engine
 ) -> None:
     many = 120
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as connections:
         for _ in range(many):
-            begun(agents[0], held)
+            start_slow_request(agents[0], connections)
         wait_until(lambda: engine.waiting == many)
         assert agents[1].ask(PATH, {"model": "m"}).status == 429
         engine.go = True
 
 
-def test_the_engine_is_told_that_a_client_has_gone(agents: tuple[Client, Client], engine: Engine) -> None:
-    with contextlib.ExitStack() as held:
-        begun(agents[0], held)
+def test_a_disconnect_is_passed_on_to_the_engine(agents: tuple[Client, Client], engine: Engine) -> None:
+    with contextlib.ExitStack() as connections:
+        start_slow_request(agents[0], connections)
         wait_until(lambda: engine.waiting == 1)
         assert engine.left == 0
-    wait_until(lambda: engine.left == 1)  # fails where that never comes
+    wait_until(lambda: engine.left == 1)
 
 
-def test_an_engine_that_is_gone_is_said_in_the_form_of_its_errors(
+def test_a_missing_engine_is_reported_in_the_form_of_its_errors(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
     app, keys = of_engine(port, tmp_path, monkeypatch)
-    with on_a_port(app) as own:
-        reply = Client(own, keys[0]).ask(PATH, {"model": "m"})
+    with on_a_port(app) as gateway_port:
+        reply = Client(gateway_port, keys[0]).ask(PATH, {"model": "m"})
     assert reply.status == 502
     assert reply.json["error"]["message"].startswith("the engine does not answer")

@@ -38,16 +38,16 @@ def page(request: pytest.FixtureRequest, browser: Any, service: Running) -> Iter
     width, height = request.param
     tab = tab_of(browser, viewport={"width": width, "height": height}, has_touch=width < 500)
     trouble: list[str] = []
-    asked: list[str] = []
+    urls: list[str] = []
     tab.on("console", lambda message: trouble.append(message.text))
     tab.on("pageerror", lambda error: trouble.append(str(error)))
-    tab.on("request", lambda request: asked.append(request.url))
+    tab.on("request", lambda request: urls.append(request.url))
     tab.goto(f"http://127.0.0.1:{service.port}/")
     yield tab
-    # What a refused request logs, the browser says by itself.
+    # The browser itself logs refused requests.
     assert [line for line in trouble if "status of 4" not in line] == []
     home = f"http://127.0.0.1:{service.port}/"
-    assert {url for url in asked if not url.startswith("blob:")} <= {
+    assert {url for url in urls if not url.startswith("blob:")} <= {
         home,
         f"{home}v1/audit",
         f"{home}v1/audit?decoder=posterior",

@@ -1,4 +1,4 @@
-"""`iet serve` as its clients see it: it finds what an `Auditor` finds, for whoever holds a token."""
+"""`iet serve` from the outside: its answers are those of an `Auditor`, for clients with a token."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def auditor(registry: pathlib.Path) -> iet.Auditor:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "fields",
     [
         {},
         {"decoder": "cusum", "level": 0.05},
@@ -49,12 +49,12 @@ def auditor(registry: pathlib.Path) -> iet.Auditor:
     ],
 )
 def test_a_report_is_that_of_an_auditor(
-    service: Running, registry: pathlib.Path, asked: dict[str, Any]
+    service: Running, registry: pathlib.Path, fields: dict[str, Any]
 ) -> None:
-    reply = service.audit(text=TEXT, **asked)
+    reply = service.audit(text=TEXT, **fields)
     assert (reply.status, reply.headers["content-type"]) == (200, JSON)
-    options = asked.get("decoder_options", {})
-    direct = {name: value for name, value in asked.items() if name != "decoder_options"}
+    options = fields.get("decoder_options", {})
+    direct = {name: value for name, value in fields.items() if name != "decoder_options"}
     expected = iet.Auditor(iet.Registry.load(registry), **direct, **options).audit(TEXT)
     assert reply.json == json.loads(expected.to_json())
     jsonschema.validate(
@@ -63,7 +63,7 @@ def test_a_report_is_that_of_an_auditor(
     assert [segment["agent"] for segment in reply.json["segments"]] != [None]
 
 
-def test_parts_ids_and_no_text(service: Running, auditor: iet.Auditor) -> None:
+def test_parts_and_token_ids(service: Running, auditor: iet.Auditor) -> None:
     parts = {"spans": [[0, 2000]], "skip": [[100, 140]], "boundaries": [703]}
     reply = service.audit(text=TEXT, include_text=False, **parts)
     assert reply.json == json.loads(auditor.audit(TEXT, **parts).to_json(text=False))
@@ -83,22 +83,11 @@ def test_messages_are_pieces(service: Running, auditor: iet.Auditor) -> None:
         {"role": "tool", "content": ""},
         {"role": "assistant", "content": texts[2]},
     ]
-    found = service.audit(messages=messages).json
-    places = [len(texts[0]) + 2, len(texts[0]) + len(texts[1]) + 4]
-    assert found == json.loads(auditor.audit("\n\n".join(texts), boundaries=places).to_json())
-    assert [segment["agent"] for segment in found["segments"]] == ["planner", "critic", "writer"]
-    assert [segment["char_start"] for segment in found["segments"]] == [0, *places]
-
-
-def test_messages_of_langgraph_and_spans_are_pieces(service: Running, auditor: iet.Auditor) -> None:
-    texts = [spell(IDS[:150]), spell(IDS[150:301])]
-    graph = {"values": {"messages": [{"type": "ai", "name": "Bob", "content": text} for text in texts]}}
-    value = [{"role": "assistant", "parts": [{"type": "text", "content": text}]} for text in texts]
-    attribute = {"key": "gen_ai.output.messages", "value": {"stringValue": json.dumps(value)}}
-    spans = {"resourceSpans": [{"scopeSpans": [{"spans": [{"spanId": "1", "attributes": [attribute]}]}]}]}
-    expected = json.loads(auditor.audit("\n\n".join(texts), boundaries=[len(texts[0]) + 2]).to_json())
-    for record in (graph, spans):
-        assert service.audit(messages=record).json == expected
+    answer = service.audit(messages=messages).json
+    offsets = [len(texts[0]) + 2, len(texts[0]) + len(texts[1]) + 4]
+    assert answer == json.loads(auditor.audit("\n\n".join(texts), boundaries=offsets).to_json())
+    assert [segment["agent"] for segment in answer["segments"]] == ["planner", "critic", "writer"]
+    assert [segment["char_start"] for segment in answer["segments"]] == [0, *offsets]
 
 
 def test_claims_of_a_conversation_are_checked(service: Running, auditor: iet.Auditor) -> None:
@@ -109,8 +98,8 @@ def test_claims_of_a_conversation_are_checked(service: Running, auditor: iet.Aud
         {"role": role, "name": name, "content": text}
         for role, name, text in zip(roles, names, texts, strict=True)
     ]
-    asked = {"messages": messages, "agents": {"Anna": "planner"}, "level": 0.001}
-    reply = service.ask("/v1/check", asked)
+    fields = {"messages": messages, "agents": {"Anna": "planner"}, "level": 0.001}
+    reply = service.ask("/v1/check", fields)
     expected = iet.Auditor(auditor._registry, level=0.001).check(
         texts, ["planner", "writer", None, "writer"], skip={2: "user message"}
     )
@@ -122,17 +111,16 @@ def test_claims_of_a_conversation_are_checked(service: Running, auditor: iet.Aud
         ("skipped", None),
         ("confirmed", "writer"),
     ]
-    shown = service.ask("/v1/check", asked, Accept="text/html")
-    assert shown.body.decode() == expected.to_html()
-    for wrong, said in {
+    html = service.ask("/v1/check", fields, Accept="text/html")
+    assert html.body.decode() == expected.to_html()
+    for wrong, (value, why) in {
         "agents": ({"Anna": "nobody"}, "agents: got 'nobody'"),
         "messages": ([{"a": 1}], "messages: got a list of 1"),
         "level": (7, "level: got 7.0"),
         "decoder": ("cusum", "decoder: Extra inputs"),
         "id": (1, "id: Extra inputs"),
     }.items():
-        value, why = said
-        refused = service.ask("/v1/check", {**asked, wrong: value})
+        refused = service.ask("/v1/check", {**fields, wrong: value})
         assert (refused.status, why in refused.json["error"]) == (422, True), refused.body
     assert service.ask("/v1/check", b"{").status == 400
 
@@ -152,7 +140,7 @@ def test_the_page_is_given_to_who_prefers_it(service: Running, auditor: iet.Audi
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "said"),
+    ("fields", "status", "message"),
     [
         ({}, 422, "expected one of text, token_ids and messages"),
         ({"text": "a", "token_ids": [1]}, 422, "expected one of"),
@@ -179,10 +167,12 @@ def test_the_page_is_given_to_who_prefers_it(service: Running, auditor: iet.Audi
         ({"messages": [{"role": "user", "content": "a"}], "boundaries": [1]}, 422, "boundaries: got some"),
     ],
 )
-def test_what_cannot_be_done_is_said(service: Running, asked: dict[str, Any], status: int, said: str) -> None:
-    reply = service.audit(**asked)
+def test_invalid_requests_are_refused(
+    service: Running, fields: dict[str, Any], status: int, message: str
+) -> None:
+    reply = service.audit(**fields)
     assert reply.status == status, reply.body
-    assert said in reply.json["error"]
+    assert message in reply.json["error"]
 
 
 def test_a_body_that_is_no_object_is_called_the_request(service: Running) -> None:
@@ -190,9 +180,7 @@ def test_a_body_that_is_no_object_is_called_the_request(service: Running) -> Non
     assert (reply.status, reply.json["error"]) == (422, "request: Input should be an object")
 
 
-def test_a_batch_answers_line_by_line_and_goes_on_after_a_bad_one(
-    service: Running, auditor: iet.Auditor
-) -> None:
+def test_a_batch_continues_after_a_bad_line(service: Running, auditor: iet.Auditor) -> None:
     lines = [
         json.dumps({"text": TEXT, "id": "first", "include_text": False}),
         "",
@@ -230,21 +218,21 @@ def test_a_batch_is_answered_while_it_arrives_and_by_clients_that_read_last(serv
             service.head("/v1/audit/batch", f"Content-Type: {LINES}", "Transfer-Encoding: chunked")
         )
         connection.sendall(b"%x\r\n%b\r\n" % (len(line), line))
-        said = b""
-        while not said.endswith(b"}\n\r\n"):  # nothing of the rest has been sent
-            said += connection.recv(1 << 16)
-        assert b'"line": 0, "status": 200' in said
+        received = b""
+        while not received.endswith(b"}\n\r\n"):  # nothing of the rest has been sent
+            received += connection.recv(1 << 16)
+        assert b'"line": 0, "status": 200' in received
         connection.sendall(b"0\r\n\r\n")
-        while not said.endswith(b"0\r\n\r\n"):
-            said += connection.recv(1 << 16)
-    assert said.count(b'"line"') == 1
+        while not received.endswith(b"0\r\n\r\n"):
+            received += connection.recv(1 << 16)
+    assert received.count(b'"line"') == 1
     many = 400  # answers fill every buffer between the two while the client still sends
     reply = service.ask("/v1/audit/batch", line * many, Content_Type=LINES)
     assert [entry["line"] for entry in reply.lines] == list(range(many))
     assert {entry["status"] for entry in reply.lines} == {200}
 
 
-def test_only_a_token_lets_in_and_nothing_is_said_without(service: Running) -> None:
+def test_only_clients_with_a_token_are_served(service: Running) -> None:
     stranger = Client(service.port)
     for path, body in (("/v1/audit", {"text": "a"}), ("/v1/audit/batch", b"{}"), ("/metrics", None)):
         for token in (None, "iet_wrong", "", "\xff" * 40, service.token + "x"):  # type: ignore[operator]
@@ -256,8 +244,8 @@ def test_only_a_token_lets_in_and_nothing_is_said_without(service: Running) -> N
     assert stranger.ask("/v1/audit", method="PUT").status == 405
 
 
-def test_the_media_type_is_asked_for(service: Running) -> None:
-    # What a browser sends for a page of a stranger's without asking first is none of these.
+def test_other_content_types_are_refused(service: Running) -> None:
+    # Types that a page of another origin can send without a CORS preflight.
     for media in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
         assert service.ask("/v1/audit", b'{"text": "a"}', Content_Type=media).status == 415
     assert (
@@ -266,19 +254,19 @@ def test_the_media_type_is_asked_for(service: Running) -> None:
     )
 
 
-def test_documents_are_read_where_something_reads_them(service: Running, auditor: iet.Auditor) -> None:
+def test_documents_are_accepted_if_a_package_reads_them(service: Running, auditor: iet.Auditor) -> None:
     notebook = json.dumps({"cells": [{"source": TEXT}]}).encode()  # takes no package
     reply = service.ask("/v1/audit?level=0.05", notebook, Content_Type="application/x-ipynb+json")
     assert (reply.status, reply.json["evidence"]) == (200, auditor.audit(TEXT).evidence)
     reply = service.ask("/v1/audit", b"%PDF-", Content_Type="application/pdf")
     if readable_documents() == ("application/x-ipynb+json",):
-        said = "content-type: expected application/json or application/x-ipynb+json; the service lacks the"
-        assert (reply.status, reply.json["error"].startswith(said)) == (415, True)
+        message = "content-type: expected application/json or application/x-ipynb+json; the service lacks the"
+        assert (reply.status, reply.json["error"].startswith(message)) == (415, True)
     else:
         assert (reply.status, "cannot be read as .pdf" in reply.json["error"]) == (422, True)
 
 
-def test_openapi_describes_what_is_taken_and_given(service: Running) -> None:
+def test_openapi_describes_requests_and_answers(service: Running) -> None:
     described = service.ask("/openapi.json").json
     assert set(described["paths"]) == {"/v1/audit", "/v1/audit/batch", "/v1/check", "/healthz", "/metrics"}
     schemas = described["components"]["schemas"]
@@ -289,26 +277,26 @@ def test_openapi_describes_what_is_taken_and_given(service: Running) -> None:
         jsonschema.validate({"text": "a", "levl": 1}, schema)
     jsonschema.validate(service.audit(text=TEXT).json, schemas["Report"])
     assert "https://cdn" not in json.dumps(described)
-    said = {
+    statuses = {
         path: set(next(iter(methods.values()))["responses"]) for path, methods in described["paths"].items()
     }
-    assert said["/healthz"] == {"200", "503"}
-    assert said["/metrics"] == {"200", "401", "403", "503"}
-    assert all("403" in said[path] for path in said if path.startswith("/v1/"))
+    assert statuses["/healthz"] == {"200", "503"}
+    assert statuses["/metrics"] == {"200", "401", "403", "503"}
+    assert all("403" in statuses[path] for path in statuses if path.startswith("/v1/"))
 
 
 def test_metrics_count_and_hold_nothing_of_clients(service: Running) -> None:
-    def shown() -> dict[str, float]:
-        found = re.findall(r"^([^#]\S*) (\S+)$", service.ask("/metrics").body.decode(), re.MULTILINE)
-        return {name: float(value) for name, value in found}
+    def metrics() -> dict[str, float]:
+        answer = re.findall(r"^([^#]\S*) (\S+)$", service.ask("/metrics").body.decode(), re.MULTILINE)
+        return {name: float(value) for name, value in answer}
 
-    before = shown()
+    first = metrics()
     service.audit(text=f"{SECRET_WORD} w1")
     service.ask(f"/{SECRET_WORD}?{SECRET_WORD}")
-    after = shown()
+    after = metrics()
     read, path = 'iet_audits_total{outcome="read"}', 'iet_requests_total{path="/v1/audit",status="200"}'
-    assert after[read] == before.get(read, 0) + 1
-    assert after[path] == before.get(path, 0) + 1
+    assert after[read] == first.get(read, 0) + 1
+    assert after[path] == first.get(path, 0) + 1
     assert after['iet_requests_total{path="other",status="404"}'] >= 1
     assert (after["iet_workers"], after["iet_requests_at_work"]) == (2, 0)
     assert SECRET_WORD not in service.ask("/metrics").body.decode()
@@ -321,7 +309,7 @@ def test_the_log_holds_no_text_and_no_secret(service: Running) -> None:
     with service.connect() as raw:
         raw.sendall(f"GARBAGE {SECRET_WORD}\r\n\r\n".encode())
         assert raw.recv(1000).startswith(b"HTTP/1.1 400")
-    log = service.said
+    log = service.log_text
     assert re.search(r"INFO POST /v1/audit 200 \d+\.\d{3}s alice$", log, re.MULTILINE)
     assert "Invalid HTTP request received." in log
     assert SECRET_WORD not in log
@@ -338,12 +326,12 @@ def test_a_changed_registry_is_read(tmp_path: pathlib.Path) -> None:
         registry = iet.Registry.load(path)
         registry.add("writer", secret=secret("writer"))
         for _ in range(6):  # each worker looks for itself
-            found = service.audit(text=TEXT).json
-            assert found["agents"] == ["planner", "critic", "writer"]
-            assert found["registry_digest"] == registry.digest
+            answer = service.audit(text=TEXT).json
+            assert answer["agents"] == ["planner", "critic", "writer"]
+            assert answer["registry_digest"] == registry.digest
 
 
-def test_what_was_published_is_no_evidence_as_soon_as_it_is_in_the_index(tmp_path: pathlib.Path) -> None:
+def test_published_text_is_no_evidence_as_soon_as_it_is_in_the_index(tmp_path: pathlib.Path) -> None:
     path = registry_file(tmp_path)
     index = iet.PublishedIndex(tmp_path / "out.idx", iet.Registry.load(path), create=True)
     with serving(tmp_path, path, "--published", tmp_path / "out.idx", workers=2) as service:
@@ -355,16 +343,16 @@ def test_what_was_published_is_no_evidence_as_soon_as_it_is_in_the_index(tmp_pat
         index.add("planner", spell(ids))
         line = json.dumps({"text": quoted}).encode() + b"\n"
         batch = service.ask("/v1/audit/batch", line * 4, Content_Type=LINES).lines
-        for found in [
+        for answer in [
             *(service.audit(text=quoted).json for _ in range(4)),
-            *(each["report"] for each in batch),
+            *(line["report"] for line in batch),
         ]:
-            assert found["published"] > 290
-            assert {segment["agent"] for segment in found["segments"]} == {None}
+            assert answer["published"] > 290
+            assert {segment["agent"] for segment in answer["segments"]} == {None}
         assert {s["agent"] for s in service.audit(text=spell(ids)).json["segments"]} == {"planner"}
 
 
-def test_what_was_read_last_stays_in_use_where_files_are_damaged(tmp_path: pathlib.Path) -> None:
+def test_the_last_good_version_stays_in_use_if_files_are_damaged(tmp_path: pathlib.Path) -> None:
     path = registry_file(tmp_path)
     index = iet.PublishedIndex(tmp_path / "out.idx", iet.Registry.load(path), create=True)
     # One worker: of two, one may be asked for the first time when the files are damaged already.
@@ -376,28 +364,28 @@ def test_what_was_read_last_stays_in_use_where_files_are_damaged(tmp_path: pathl
         quoted = {"text": "w1 " + spell(ids)}
 
         def as_changed() -> bool:
-            found = service.audit(**quoted).json
-            return found["registry_digest"] == registry.digest and found["published"] > 290
+            answer = service.audit(**quoted).json
+            return answer["registry_digest"] == registry.digest and answer["published"] > 290
 
         assert as_changed()
-        for file, said in (
+        for file, message in (
             (path, "the registry was changed and cannot be read, the one before is in use"),
             (index.path / "index.json", "the index of published text was changed and cannot be read"),
         ):
-            whole = file.read_bytes()
+            content = file.read_bytes()
             for times in (1, 2):
-                file.write_bytes(whole[:100])
+                file.write_bytes(content[:100])
                 for _ in range(3):
                     assert as_changed()
-                assert service.said.count(said) == times  # once for each damage, not with every request
-                file.write_bytes(whole)
+                assert service.log_text.count(message) == times  # once for each damage, not with every request
+                file.write_bytes(content)
                 assert as_changed()
         registry = iet.Registry.load(path)
         registry.add("later")
         assert as_changed()
 
 
-def test_changed_tokens_hold_at_once_and_damaged_ones_let_nobody_in(
+def test_changed_tokens_apply_at_once_and_a_damaged_file_refuses_all(
     tmp_path: pathlib.Path, registry: pathlib.Path
 ) -> None:
     with serving(tmp_path, registry) as service:
@@ -413,7 +401,7 @@ def test_changed_tokens_hold_at_once_and_damaged_ones_let_nobody_in(
             for _ in range(3):
                 reply = Client(service.port, second).audit(text="w1")
                 assert (reply.status, reply.json["error"]) == (503, "the service cannot read its tokens")
-            assert service.said.count("line 1 is not a SHA-256 in hexadecimal and a name") == times
+            assert service.log_text.count("line 1 is not a SHA-256 in hexadecimal and a name") == times
             tokens.write_text(lines[1] + "\n")
             assert Client(service.port, second).audit(text="w1").status == 200
 
@@ -427,9 +415,3 @@ def test_without_tokens_only_names_of_this_machine_are_served(
             assert service.ask("/v1/audit", {"text": "w1"}, Host=host).status == 200
         for host in ("evil.example", "127.0.0.1.evil.example:80", f"evil.example:{service.port}", ""):
             assert service.ask("/v1/audit", {"text": "w1"}, Host=host).status == 403
-
-
-def test_marks_of_a_text_that_nobody_wrote_are_not_found(service: Running) -> None:
-    registry = iet.Registry.create(None, vocab_size=600)
-    registry.add("stranger", secret=secret("stranger"))
-    assert service.audit(text=spell(write(registry, [(None, 300)]))).json["segments"][0]["agent"] is None

@@ -108,7 +108,7 @@ def test_agents_write_through_the_gateway_and_the_service_names_them(
     speakers = ["planner", "critic", "planner", "critic"]
 
     def turn(number: int) -> str:
-        # Who says nothing of marks, and who tells the truth, is marked alike.
+        # Requests without a claim and with the true one are marked in the same way.
         claim = {"vllm_xargs": {"iet_agent": speakers[number]}} if number % 2 else {}
         reply = write(gateway, keys[speakers[number]], TASK[40 * number :][:200], **claim)
         assert reply.status == 200, reply.body
@@ -116,8 +116,8 @@ def test_agents_write_through_the_gateway_and_the_service_names_them(
 
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         texts = list(pool.map(turn, range(4)))
-    found = service.audit(text="".join(texts)).json
-    named = [segment["agent"] for segment in found["segments"] if segment["agent"] is not None]
+    report = service.audit(text="".join(texts)).json
+    named = [segment["agent"] for segment in report["segments"] if segment["agent"] is not None]
     assert named == speakers
     messages = [{"role": "assistant", "content": text} for text in texts]
     pieces = service.audit(messages=messages).json["segments"]

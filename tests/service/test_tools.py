@@ -32,8 +32,8 @@ def said(registry: Any, agent: str, seed: int) -> str:
     return spell(write(registry, [(agent, 120)], seed, ids=range(1, WORDS), flat=True))
 
 
-def called(path: pathlib.Path, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
-    """What a server answers that a client starts as agents' programs do; first the tools that it offers."""
+def call_tools(path: pathlib.Path, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
+    """Return the tools of a server that a client starts as agents do, and its answers to the calls."""
     from mcp.client.stdio import StdioServerParameters
 
     environment = {"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]}
@@ -55,7 +55,7 @@ def test_tools(registry: Any) -> None:
         {"text": plan, "agent": "planner"},
         {"text": review, "agent": "planner"},
     ]
-    tools, audited, checked, long, odd, again = called(
+    tools, audited, checked, long, odd, short = call_tools(
         registry.path,
         ("audit", {"text": f"{plan} {review}"}),
         ("check", {"messages": messages}),
@@ -66,19 +66,19 @@ def test_tools(registry: Any) -> None:
     assert [tool.name for tool in tools] == ["audit", "check"]
     assert all("planner, critic" in tool.description for tool in tools)
 
-    found = audited.structured_content
-    assert set(found["found"]) == {"planner", "critic"}
-    assert [segment["agent"] for segment in found["segments"]] == ["planner", "critic"]
-    assert found["segments"][-1]["end"] == len(plan) + 1 + len(review)
+    answer = audited.structured_content
+    assert set(answer["found"]) == {"planner", "critic"}
+    assert [segment["agent"] for segment in answer["segments"]] == ["planner", "critic"]
+    assert answer["segments"][-1]["end"] == len(plan) + 1 + len(review)
     verdicts = [(piece["verdict"], piece["agent"]) for piece in checked.structured_content["pieces"]]
     assert verdicts == [("skipped", None), ("confirmed", "planner"), ("contradicted", "critic")]
 
-    # What cannot be read is the error of its call alone.
+    # A text that cannot be read fails only its call.
     assert long.is_error
     assert "expected at most 1,048,576 in a call" in long.content[0].text
     assert odd.is_error
-    assert not again.is_error
-    shown = "".join(str(answer) for answer in (audited, checked, long, odd, again))
+    assert not short.is_error
+    answers = "".join(str(answer) for answer in (audited, checked, long, odd, short))
     for agent in ("planner", "critic"):
-        assert teams.secret(agent).hex() not in shown
-    assert str(registry.path) not in shown
+        assert teams.secret(agent).hex() not in answers
+    assert str(registry.path) not in answers

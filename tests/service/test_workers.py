@@ -44,7 +44,7 @@ def test_a_worker_that_is_killed_or_stands_still_fails_its_request_alone(
         os.kill(second, signal.SIGKILL)
         assert service.audit(text=TEXT).status in (200, 503)  # its death may be seen before or after
         read()
-        assert "a worker was lost: it took longer than 2 seconds; another one is started" in service.said
+        assert "a worker was lost: it took longer than 2 seconds; another one is started" in service.log_text
 
 
 def refuses(service: Running) -> bool:
@@ -92,7 +92,7 @@ def test_sigterm_finishes_what_is_at_work_and_refuses_the_rest(
     assert "the service is stopping" in lines[-1]["error"]
     for worker in workers:
         assert not pathlib.Path(f"/proc/{worker}/cmdline").exists()
-    assert "Traceback" not in service.said
+    assert "Traceback" not in service.log_text
 
 
 def test_sigterm_ends_a_batch_of_which_nothing_more_arrives(

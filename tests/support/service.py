@@ -47,7 +47,7 @@ class Reply:
 
 @dataclasses.dataclass(frozen=True)
 class Client:
-    """Whoever asks a server on this machine."""
+    """A client of a server on this machine."""
 
     port: int
     token: str | None = None
@@ -61,17 +61,17 @@ class Client:
         timeout: float = PATIENCE,
         **headers: str,
     ) -> Reply:
-        """Send a request whose body is bytes, or JSON; names of headers are written with _ for -."""
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        """Send a request whose body is bytes, or becomes JSON; header names have _ in place of -."""
+        all_headers = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.token is not None:
-            given.setdefault("Authorization", f"Bearer {self.token}")
+            all_headers.setdefault("Authorization", f"Bearer {self.token}")
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body).encode()
         if body is not None:
-            given.setdefault("Content-Type", JSON)
+            all_headers.setdefault("Content-Type", JSON)
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
-            connection.request(method or ("GET" if body is None else "POST"), path, body, given)
+            connection.request(method or ("GET" if body is None else "POST"), path, body, all_headers)
             answer = connection.getresponse()
             return Reply(answer.status, dict(answer.getheaders()), answer.read())
         finally:
@@ -84,7 +84,7 @@ class Client:
         return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
 
     def head(self, path: str, *more: str) -> bytes:
-        """Return the head of a POST, for a client that speaks by itself."""
+        """Return the headers of a POST, for a client that writes to the socket itself."""
         lines = [f"POST {path} HTTP/1.1", f"Host: 127.0.0.1:{self.port}", *more]
         lines += [] if self.token is None else [f"Authorization: Bearer {self.token}"]
         return "\r\n".join([*lines, "", ""]).encode()
@@ -98,38 +98,38 @@ class Running(Client):
     log: Any = None
 
     @property
-    def said(self) -> str:
+    def log_text(self) -> str:
         return str(self.log.read_text())
 
     def workers(self) -> list[int]:
         """Process ids of the workers."""
-        found = []
+        pids = []
         for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 parent = int(stat.read_text().rpartition(")")[2].split()[1])
                 command = (stat.parent / "cmdline").read_bytes()
                 if parent == self.process.pid and b"spawn_main" in command:
-                    found.append(int(stat.parent.name))
-        return found
+                    pids.append(int(stat.parent.name))
+        return pids
 
     def wait_until(self, happened: Callable[[], object]) -> None:
         """Wait, as long as the service runs."""
 
         def over() -> object:
-            assert self.process.poll() is None, self.said[-4000:]
+            assert self.process.poll() is None, self.log_text[-4000:]
             return happened()
 
-        wait_until(over, lambda: self.said[-4000:], 0.05)
+        wait_until(over, lambda: self.log_text[-4000:], 0.05)
 
     def ready(self, workers: int = 1) -> bool:
         if self.ask("/healthz").status != 200:
             return False
-        shown = self.ask("/metrics").body.decode()
-        return float(re.search(r"^iet_workers (\S+)$", shown, re.MULTILINE)[1]) >= workers  # type: ignore[index]
+        metrics = self.ask("/metrics").body.decode()
+        return float(re.search(r"^iet_workers (\S+)$", metrics, re.MULTILINE)[1]) >= workers  # type: ignore[index]
 
 
 def registry_file(folder: pathlib.Path, *names: str) -> pathlib.Path:
-    """A registry of words, whose tokenizer lies beside it: `tests.support.texts` are of its agents."""
+    """Return a registry of a word tokenizer, whose agents wrote `tests.support.texts`."""
     WORD_TOKENIZER.save(str(folder / "tokenizer.json"))
     path = folder / "team.json"
     team(names or ("planner", "critic", "writer"), path, tokenizer=str(folder / "tokenizer.json"), kappa=2.0)
@@ -140,14 +140,14 @@ def registry_file(folder: pathlib.Path, *names: str) -> pathlib.Path:
 def serving(
     folder: pathlib.Path, registry: pathlib.Path, *options: Any, token: bool = True, workers: int = 1
 ) -> Iterator[Running]:
-    """Run a service until the block is left; with `token` one is made, and let in alone.
+    """Run a service while the block runs; with `token` it accepts one new token, without it all requests.
 
-    It has all the time that it may need, but where `options` say otherwise.
+    Its time limits are far longer than needed, unless `options` set others.
     """
     from iet.service.credentials import add_token
 
     made = add_token(folder / "tokens", "alice") if token else None
-    who = ["--tokens", folder / "tokens"] if token else ["--no-auth"]
+    authentication = ["--tokens", folder / "tokens"] if token else ["--no-auth"]
     command = [sys.executable, "-m", "iet", "serve", "-r", registry, "--port", 0, "--workers", workers]
     for name in ("seconds", "wait", "body-seconds"):
         command += [f"--{name}", PATIENCE]
@@ -158,7 +158,7 @@ def serving(
     }
     with log.open("w") as file:
         process = subprocess.Popen(
-            list(map(str, [*command, *who, *options])), stdout=file, stderr=file, env=environment
+            list(map(str, [*command, *authentication, *options])), stdout=file, stderr=file, env=environment
         )
     address = re.compile(r"^iet: serving .* on http://127.0.0.1:(\d+)", re.MULTILINE)
     try:
@@ -172,7 +172,7 @@ def serving(
         workers = Running(0, made, process, log).workers()
         process.kill()
         process.wait()
-        for worker in workers:  # one that stands still does not see that it is alone
+        for worker in workers:  # a stopped one does not notice the end of its parent
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker, signal.SIGKILL)
 
@@ -193,7 +193,7 @@ def on_a_port(app: Any) -> Iterator[int]:
 
 
 class Upstream:
-    """An engine's place: keeps what it was sent, and answers as an engine's server would."""
+    """The server of an engine: records its requests, and answers all of them with the same text."""
 
     def __init__(self) -> None:
         self.received: list[tuple[str, str, dict[str, str], Any]] = []
@@ -213,11 +213,11 @@ class Upstream:
 
 
 def _completion(request: Mapping[str, Any]) -> dict[str, Any]:
-    said = (
+    content = (
         {"message": {"role": "assistant", "content": "Well."}} if "messages" in request else {"text": "Well."}
     )
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-    choice = {"index": 0, "finish_reason": "stop", **said}
+    choice = {"index": 0, "finish_reason": "stop", **content}
     return {
         "id": "x",
         "object": "chat.completion",
