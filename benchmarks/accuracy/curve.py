@@ -35,7 +35,6 @@ from scipy.optimize import brentq, isotonic_regression
 
 from benchmarks.localisation import bayes
 from benchmarks.localisation.laws import draw
-from benchmarks.paper.across import SHIPPED
 from benchmarks.recording import as_json, columns, exit_code, finish, parser
 from iet import calibrate
 from iet.audit import expected
@@ -46,6 +45,9 @@ RESULTS = pathlib.Path(__file__).parent.parent / "results"
 FAMILY_NAMES = ("fourier", "gumbel")
 MEASURED = {"token_accuracy": "token_accuracy", "iou": "mean_iou", "coverage": "coverage"}
 """Figures of the curve -> their names in the grid's results, behind "posterior/"."""
+
+SHIPPED = "iet:demo"
+"""Name of the shipped model in results."""
 
 CHECKS = "edge-walk"
 """The protocol of the runs of Table 1 whose errors are not in the intervals."""

@@ -1,4 +1,4 @@
-"""The paper's experiments (§ Experiment and appendices), each by one command."""
+"""Reproduction of the paper's experiments (§ Experiment and appendices), each by one command."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 from iet.errors import BackendUnavailable
 
 
-def needed(module: str, extra: str = "paper") -> Any:
-    """Import what an experiment needs, and say what brings it where it is not installed."""
+def needed(module: str, package: str = "implicit-execution-tracing[paper]") -> Any:
+    """Import an optional module; name the package to install if it is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        package = f"'implicit-execution-tracing[{extra}]'"
-        raise BackendUnavailable(f"{error.name} is missing: pip install {package}") from None
+        raise BackendUnavailable(f"{error.name} is missing: pip install '{package}'") from None

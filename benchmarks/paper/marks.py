@@ -1,21 +1,17 @@
-"""How a text is marked, and how it is scored under the keys of all agents.
+"""Marks of texts, and scores of texts under the keys of all agents.
 
-A mark is a processor of logits, called as those of transformers are: `(input_ids [B, T], logits [B, V])` ->
-logits. "raw" comes before the temperature, all others after temperature and top-p. What reads a mark takes
-`Keys`: scores [T, A], numbers of pairs [T], and the family whose null law the scores have, which is all that
-`iet.decoding.decode` needs.
+A mark is a logits processor like those of transformers: `(input_ids [B, T], logits [B, V])` -> logits.
+"raw" is applied before the temperature, all others after temperature and top-p.
 
-*Keys.* Every record has keys of its own, so that an interval over records holds the luck of the keys, too
-(with "unigram" it is not small). They follow from the setting's seed, the record and the agent, and are
-therefore not secret. Agents beyond the setting's n are spurious: their keys are registered, but nobody
-writes with them. (The paper's keys are the ids 42, 43, ... of the agents in all records.)
+*Keys.* Every record has its own keys, so that an interval over records includes the variation between keys.
+They follow from the setting's seed, the record and the agent, so they are not secret. Agents beyond the
+setting's n are spurious: their keys are registered, but no text is written with them. (The paper uses the ids
+42, 43, ... of the agents as keys in all records.)
 
-*Green lists* (γ = 1/2; "kgw", "unigram"): δ is added to the logits of a list of ids, and a token's score is
-+1 on the list and -1 off it. A list holds ⌊V/2⌋ ids: without a mark a score has mean 0 (for odd V -1/V) and
-variance 1, the law of `GREEN`: ±1 tilted by exp(λ·x) is what a logit raised by δ = 2λ makes of likely tokens.
-Other γ would need a law of their own, and are not offered.
-V is the tokenizer's vocabulary with added tokens; the lists are made by the CPU's generator, wherever the
-model runs.
+*Green lists* (γ = 1/2; "kgw", "unigram"): δ is added to the logits of a list of ⌊V/2⌋ ids, and a token's
+score is +1 on the list and -1 off it. Without a mark a score has mean 0 (-1/V for odd V) and variance 1,
+the law of `GREEN`: ±1 tilted by exp(λ·x) corresponds to logits raised by δ = 2λ. V is the size of the
+tokenizer's vocabulary with added tokens. The CPU's generator makes the lists, also for a model on a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_softmax, softmax
+from scipy.optimize import brentq
+from scipy.special import rel_entr, softmax
 
 import iet
 from benchmarks.paper import needed
@@ -48,7 +45,7 @@ if TYPE_CHECKING:
 KAPPA = 0.8
 GAMMA = 0.5
 PUBLISHED = 2.0
-"""δ of the main results of KGW and of Unigram, both with γ = 1/2."""
+"""δ of the main results of KGW and Unigram, both with γ = 1/2."""
 
 GREEN = sum_family("green list", BernoulliSum((1,), GAMMA, -1.0, 2.0))
 """The law of ±1 scores of green lists."""
@@ -58,13 +55,13 @@ Processor = Callable[[Any, Any], Any]
 
 
 def kgw_green(key: int, previous: int, vocab_size: int) -> npt.NDArray[np.bool_]:
-    """Return the green list [V] behind one token, as LeftHash with h = 1 in transformers 5 has it on a CPU.
+    """Return the green list [V] after one token: LeftHash with h = 1 of transformers 5 on a CPU.
 
         seed = key · previous mod (2^64 - 1);  green = the first ⌊V/2⌋ of torch.randperm(V) with that seed
 
     Kirchenbauer et al. 2023, "A Watermark for Large Language Models", Algorithm 2.
     """
-    torch = needed("torch", "bench")
+    torch = needed("torch")
     generator = torch.Generator().manual_seed(key * previous % (2**64 - 1))
     green = np.zeros(vocab_size, np.bool_)
     green[torch.randperm(vocab_size, generator=generator)[: int(vocab_size * GAMMA)].numpy()] = True
@@ -72,12 +69,12 @@ def kgw_green(key: int, previous: int, vocab_size: int) -> npt.NDArray[np.bool_]
 
 
 def unigram_green(key: int, previous: int, vocab_size: int) -> npt.NDArray[np.bool_]:
-    """Return the green list [V] of a key, the same behind every token, as in the authors' code.
+    """Return the green list [V] of a key, the same after every token, as in the authors' code.
 
         rng = default_rng(first 4 bytes of SHA-256(key as int64), little-endian)
         rng.shuffle(⌊V/2⌋ ones, then zeros)
 
-    Zhao et al. 2024, "Provable Robust Watermarking for AI-Generated Text"; `previous` is not read.
+    Zhao et al. 2024, "Provable Robust Watermarking for AI-Generated Text". `previous` is not used.
     """
     seed = int.from_bytes(hashlib.sha256(np.int64(key).tobytes()).digest()[:4], "little")
     green = np.arange(vocab_size) < int(vocab_size * GAMMA)
@@ -87,16 +84,16 @@ def unigram_green(key: int, previous: int, vocab_size: int) -> npt.NDArray[np.bo
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    family: Family  # the law of its scores
-    source: str  # where it is defined
-    # Strength -> Scheme, for iet's own; also what unmarked text is read with
+    family: Family  # law of the scores
+    source: str
+    # Strength -> scheme, for iet's own marks and for reading unmarked text
     scheme: Callable[[float | None], Scheme] | None = None
-    green: Green | None = None  # (key, previous id, V) -> green list, for the others
+    green: Green | None = None  # (key, previous id, V) -> green list
     n_gram: int = 2  # tokens that a score depends on
-    # What is taken if none is given: κ; None: it has none, or δ is to be found (`equal_delta`)
+    # Default κ or δ; None: the mark has no strength, or `equal_delta` gives δ
     strength: float | None = None
-    raw: bool = False  # added before the temperature
-    marks: bool = True  # False: text is left as it is
+    raw: bool = False  # applied before the temperature
+    marks: bool = True  # False: unmarked text
 
 
 MARKS: Mapping[str, Mark] = {
@@ -139,12 +136,12 @@ MARKS: Mapping[str, Mark] = {
 
 
 def agent_name(record: int, agent: int) -> str:
-    """Return the name under which an agent of a record's conversation is marked."""
+    """Return the registered name of an agent in the conversation of a record."""
     return f"record-{record} agent-{agent}"
 
 
 def profile_digest(mark: str, strength: float | None, tokenizer: Tokenizer) -> str:
-    """Return the digest of all that marking and reading must agree on, but for the keys."""
+    """Return the digest of the parameters, other than keys, on which writer and reader must agree."""
     entry = mark_of(mark)
     if entry.scheme is not None:
         return _registry(entry.scheme(strength), tokenizer).profile.digest
@@ -160,7 +157,7 @@ def profile_digest(mark: str, strength: float | None, tokenizer: Tokenizer) -> s
 
 
 def made_by(loaded: Loaded, mark: str, strength: float | None = None) -> dict[str, Any]:
-    """Return what a setting says of the model that writes and of its mark; None: the usual strength."""
+    """Return the fields of a setting that describe model and mark; None: the default strength."""
     entry = mark_of(mark)
     if strength is not None and entry.green is None and entry.strength is None:
         raise InputError(f"strength: got {strength}, expected none: mark {mark!r} has no strength")
@@ -176,23 +173,22 @@ def made_by(loaded: Loaded, mark: str, strength: float | None = None) -> dict[st
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Keys:
-    """The keys of one record's agents, and how a text is read under them."""
+    """The keys of the agents of one record, and the scores of texts under them."""
 
-    names: tuple[str, ...]  # of the agents, in the order of the columns
-    family: Family  # the law of the scores
-    registry: Registry | None  # for iet's own marks, so that an `Auditor` can be made; else None
+    names: tuple[str, ...]  # agents, in the order of the columns
+    family: Family  # law of the scores
+    registry: Registry | None  # keys of iet's own marks; None for green lists
     _mark: Mark
     _numbers: tuple[int, ...] = dataclasses.field(repr=False)
     _tokenizer: Tokenizer = dataclasses.field(repr=False)
 
     def scores(self, ids: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """Return the scores [T, A] of a text's ids, 0 where not scored.
+        """Return the scores [T, A] of a text's ids, 0 if not scored.
 
-        Costs, for green lists, a list for every distinct id and agent: O(V·A·min(T, V)).
+        Green lists cost O(V·A·min(T, V)): a list for every distinct id and agent.
         """
         if self.registry is not None:
-            found: npt.NDArray[np.float32] = iet.score_tokens(np.asarray(ids, np.int64), self.registry)
-            return found
+            return np.asarray(iet.score_tokens(np.asarray(ids, np.int64), self.registry), np.float32)
         tokens, green = np.asarray(ids, np.int64), self._mark.green
         assert green is not None
         scored, size = self._scored(tokens), self._tokenizer.vocab_size
@@ -200,8 +196,9 @@ class Keys:
         if self._mark.n_gram == 1:
             groups = {0: np.flatnonzero(scored)}
         else:
-            places = np.flatnonzero(scored)
-            groups = {int(p): places[tokens[places - 1] == p] for p in np.unique(tokens[places - 1])}
+            positions = np.flatnonzero(scored)
+            contexts = tokens[positions - 1]
+            groups = {int(p): positions[contexts == p] for p in np.unique(contexts)}
         for previous, where in groups.items():
             for column, number in enumerate(self._numbers):
                 on = _cached_green(green, number, previous, size)[tokens[where]]
@@ -209,7 +206,7 @@ class Keys:
         return scores
 
     def pairs(self, ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Return `iet.kernels.pair_numbers` [T]: equal where context and token are, -1 where not scored."""
+        """Return numbers [T] that are equal for equal (context, token) pairs, -1 if a token is not scored."""
         tokens = np.asarray(ids, np.int64)
         if self.registry is not None:
             return pair_numbers(tokens, self.registry)
@@ -228,7 +225,7 @@ class Marker:
             raise InputError(f"strength: got None, expected δ for {setting.mark!r}; see `equal_delta`")
 
     def keys(self, record: int, spurious: int = 0) -> Keys:
-        """Return the keys of a record's agents, and of some that did not write, behind them."""
+        """Return the keys of a record's agents, followed by keys of agents that did not write."""
         agents = range(self.setting.agents + spurious)
         names = tuple(agent_name(record, agent) for agent in agents)
         return Keys(
@@ -241,9 +238,7 @@ class Marker:
         )
 
     def processor(self, agents: Sequence[str | None]) -> Processor | None:
-        """Return what marks rows that these agents write (`agent_name`, None: unmarked), None where nothing
-        does.
-        """
+        """Return the processor for rows of these agents (None: unmarked); None if no row is marked."""
         names = tuple(dict.fromkeys(name for name in agents if name is not None))
         if not self.mark.marks or not names:
             return None
@@ -259,14 +254,13 @@ class Marker:
         if self.mark.raw:
             return LogitsProcessor(registry, list(agents))
         size = registry.profile.vocab_size
-        every = FreeTokens(0, 0.0)  # every token is marked, as by the other marks
-        made: Processor = WatermarkingConfig(registry, list(agents), free=every).construct_processor(
-            size, "cpu"
-        )
-        return made
+        no_free_tokens = FreeTokens(0, 0.0)  # mark every token, like the other marks
+        config = WatermarkingConfig(registry, list(agents), free=no_free_tokens)
+        processor: Processor = config.construct_processor(size, "cpu")
+        return processor
 
     def registry(self, names: Sequence[str]) -> Registry | None:
-        """Return the keys of some agents, whatever their names, as `iet` reads them; None for green lists."""
+        """Return the registry of agents; None for green lists."""
         if self.mark.scheme is None:
             return None
         registry = _registry(self.mark.scheme(self.setting.strength), self.tokenizer)
@@ -275,7 +269,7 @@ class Marker:
         return registry
 
     def _number(self, name: str) -> int:
-        # torch seeds its generator with 32 bits: odd keys below 2^32 keep the previous ids apart.
+        # torch seeds its generator with 32 bits: with odd keys below 2^32, previous ids give different seeds.
         return int.from_bytes(self._drawn(name, 4), "little") | 1
 
     def _drawn(self, name: str, size: int) -> bytes:
@@ -284,17 +278,17 @@ class Marker:
 
 
 class GreenLists:
-    """Add δ to the logits of each row's green list: what transformers' WatermarkLogitsProcessor does.
+    """Add δ to the logits of each row's green list, like transformers' WatermarkLogitsProcessor.
 
-    There is a key per row, None for an unmarked one.
+    Each row has a key, or None if it is unmarked.
     """
 
     def __init__(self, green: Green, keys: Sequence[int | None], delta: float, vocab_size: int) -> None:
         self._green, self._keys, self._delta, self._size = green, keys, delta, vocab_size
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Return `scores` [B, >= V] with marks, for the position after `input_ids` [B, T]."""
-        torch = needed("torch", "bench")
+        """Return the logits [B, >= V] with marks, for the position after `input_ids` [B, T]."""
+        torch = needed("torch")
         bias = np.zeros((len(self._keys), self._size), np.float32)
         previous = input_ids[:, -1].tolist()
         for row, key in enumerate(self._keys):
@@ -306,74 +300,49 @@ class GreenLists:
         marked[:, : self._size] += torch.from_numpy(bias).to(scores.device)
         return marked
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._green.__name__}, {len(self._keys)} rows)"
-
-
-# ---------------------------------------------------------------- equal strength
-
 
 def mean_kl(logits: npt.NDArray[np.float32], kappa: float, *, draws: int = 8, seed: int = 0) -> float:
-    """Return the mean over rows and keys of KL(marked ‖ unmarked) in nats, for fourier.
+    """Return the mean over rows and keys of KL(marked ‖ unmarked) in nats, for family `fourier`.
 
-    The logits [N, V] are final, that is after temperature and top-p; -inf where nothing is drawn.
+    The logits [N, V] are final, after temperature and top-p; -inf for ids that cannot be drawn.
     """
     rows, size = logits.shape
-    # Any context is as good as another; three ids give enough of them, however small V is.
+    # Contexts of three random ids are enough different ones, however small V is.
     registry = Registry.create(None, vocab_size=size, scheme=Scheme(kappa=kappa, n_gram=4))
     secret = hashlib.blake2b(f"iet paper KL/{seed}".encode(), digest_size=32).digest()
     slot = registry.add("anybody", secret=secret)
     contexts = np.random.default_rng(seed).integers(0, size, (draws, rows, 3))
-    log_p = log_softmax(logits.astype(np.float64), axis=1)
+    p = softmax(logits.astype(np.float64), axis=1)
     total = 0.0
     for context in contexts:
         marked = np.ascontiguousarray(logits, np.float32).copy()
         embed_(marked, context, np.full(rows, slot), registry)
-        total += _divergence(log_softmax(marked.astype(np.float64), axis=1), log_p).mean()
+        total += rel_entr(softmax(marked.astype(np.float64), axis=1), p).sum(axis=1).mean()
     return float(total / draws)
 
 
 def equal_delta(logits: npt.NDArray[np.float32], kappa: float = KAPPA, *, draws: int = 8) -> float:
-    """Return the δ of a green list whose KL per token equals that of κ.
+    """Return the δ of a green list whose KL divergence per token equals that of κ.
 
         KL(marked ‖ unmarked) = δ·G·e^δ/Z - log Z,   Z = 1 + G·(e^δ - 1)
 
-    averaged over rows and lists, G being the probability of the list; it grows with δ, so bisection finds
-    it to 1e-6. Lists are KGW's of drawn keys; over keys, Unigram's are the same.
+    averaged over rows and lists, where G is the probability of the list. The lists are those of KGW for
+    random keys; Unigram's have the same law over keys.
     """
-    if not len(logits):
-        raise InputError("logits: got no rows, expected some of the model's distributions")
     target = mean_kl(logits, kappa, draws=draws)
     p = softmax(logits.astype(np.float64), axis=1)
     rng, size = np.random.default_rng(0), logits.shape[1]
     mass = np.array(
         [row[kgw_green(int(key) | 1, 1, size)].sum() for row in p for key in rng.integers(0, 2**32, draws)]
-    )
-    mass = mass.clip(0.0, 1.0)
+    ).clip(0.0, 1.0)
 
-    def divergence(delta: float) -> float:
+    def excess(delta: float) -> float:
         z = 1 + mass * np.expm1(delta)
-        return float((delta * mass * np.exp(delta) / z - np.log(z)).mean())
+        return float((delta * mass * np.exp(delta) / z - np.log(z)).mean()) - target
 
-    low, high = 0.0, 20.0
-    if target <= 0 or divergence(high) < target:
-        raise InputError(
-            f"logits: κ has a KL of {target:.3g} nats per token, expected one that a δ up to {high} reaches"
-        )
-    while high - low > 1e-6:
-        middle = (low + high) / 2
-        low, high = (middle, high) if divergence(middle) < target else (low, middle)
-    return (low + high) / 2
-
-
-def _divergence(log_q: npt.NDArray[np.float64], log_p: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    # Where q is 0 both logs are -inf, and the term is 0.
-    gap = np.subtract(log_q, log_p, out=np.zeros_like(log_q), where=np.isfinite(log_q))
-    found: npt.NDArray[np.float64] = (np.exp(log_q) * gap).sum(axis=1)
-    return found
-
-
-# ---------------------------------------------------------------- what they share
+    if target <= 0 or excess(20.0) < 0:
+        raise InputError(f"logits: no δ up to 20 has the KL of κ, {target:.3g} nats per token")
+    return float(brentq(excess, 0.0, 20.0, xtol=1e-6))
 
 
 def mark_of(mark: str) -> Mark:
@@ -383,11 +352,11 @@ def mark_of(mark: str) -> Mark:
 
 
 def _registry(scheme: Scheme, tokenizer: Tokenizer) -> Registry:
-    # From an object, which a registry keeps: from a path every auditor would read it again.
+    # A registry keeps a tokenizer object; given a path, every auditor would read the file again.
     return Registry.create(None, tokenizer=tokenizer, scheme=scheme)
 
 
-# KGW draws its list in 0.1 ms. 96 records of five agents have half a million of them, a bit for each id.
+# KGW draws a list in 0.1 ms. 96 records of five agents have half a million lists; one bit for each id.
 @functools.lru_cache(maxsize=1 << 19)
 def _packed_green(green: Green, key: int, previous: int, size: int) -> bytes:
     return np.packbits(green(key, previous, size)).tobytes()
@@ -395,6 +364,6 @@ def _packed_green(green: Green, key: int, previous: int, size: int) -> bytes:
 
 def _cached_green(green: Green, key: int, previous: int, size: int) -> npt.NDArray[np.bool_]:
     if green is unigram_green:
-        previous = 0  # the same list behind every token: made once for a key
+        previous = 0  # one list for a key
     packed = np.frombuffer(_packed_green(green, key, previous, size), np.uint8)
     return np.unpackbits(packed, count=size).view(np.bool_)

@@ -1,4 +1,4 @@
-"""The numbers that the paper prints, to stand beside ours. Nothing of them was measured here."""
+"""The figures that the paper prints. None of them was measured here."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ TABLE1: dict[str, dict[str, list[float]]] = _PRINTED["table1"]
 """Table 1: method -> figure -> its nine numbers."""
 
 WINDOW: dict[str, dict[int, float]] = {
-    figure: {int(width): value for width, value in found.items()}
-    for figure, found in _PRINTED["window"].items()
+    figure: {int(width): value for width, value in values.items()}
+    for figure, values in _PRINTED["window"].items()
 }
-"""§ Sliding-Window Width Sweep: what its text prints (for w = 256 only a range: 0.72-0.80, 0.75-0.79)."""
+"""§ Sliding-Window Width Sweep: figures in its text (for w = 256 only ranges: 0.72-0.80, 0.75-0.79)."""
 
 SPURIOUS: dict[tuple[int, int], float] = {(true, keys): value for true, keys, value in _PRINTED["spurious"]}
 """§ Robustness to Spurious Registered Keys: (true K, candidate keys) -> TokenAcc."""
@@ -28,8 +28,8 @@ TRANSFORMS: dict[str, list[float]] = _PRINTED["transforms"]
 
 TABLE2: dict[str, dict[str, dict[str, tuple[float, float]]]] = {
     protocol: {
-        side: {corruption: (agent, step) for corruption, (agent, step) in found.items()}
-        for side, found in sides.items()
+        side: {corruption: (agent, step) for corruption, (agent, step) in values.items()}
+        for side, values in sides.items()
     }
     for protocol, sides in _PRINTED["table2"].items()
 }

@@ -1,59 +1,41 @@
-"""Where results are written, and that one run does not write over another's."""
+"""Files of a run: results, and append-only JSON lines."""
 
 from __future__ import annotations
 
 import json
-import math
+import os
 import pathlib
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
+
+from tqdm import tqdm
 
 from benchmarks.recording import environment
 from iet.errors import InputError
 from iet.marks.files import write_file
 from iet.marks.scheme import canonical_digest
 
-_Item = TypeVar("_Item")
-
-
-def writable(out: pathlib.Path) -> None:
-    """Make a folder, and refuse it if nothing can be written there."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass
-    except OSError as error:
-        raise InputError(f"out: nothing can be written to {out} ({error.strerror})") from None
+Item = TypeVar("Item")
 
 
 def text_of(path: pathlib.Path) -> str:
-    """Return the text of a file in UTF-8."""
+    """Return the text of a UTF-8 file."""
     try:
         return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is no UTF-8") from None
+        raise InputError(f"{path}: byte {error.start} is not UTF-8") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def each(items: Iterable[_Item], named: Callable[[_Item], str], what: str = "setting") -> Iterator[_Item]:
-    """Yield items, and say on stderr before each which of how many it is, and how long the rest may take."""
-    some, started = list(items), time.monotonic()
-    for done, item in enumerate(some):
-        left = ""
-        if done:
-            minutes = math.ceil((time.monotonic() - started) / done * (len(some) - done) / 60)
-            left = f"; about {minutes} min left" if minutes > 1 else "; about a minute left"
-        if len(some) > 1:
-            print(f"{what} {done + 1} of {len(some)}: {named(item)}{left}", file=sys.stderr, flush=True)
-        yield item
+def with_progress(items: Iterable[Item], what: str = "setting") -> Iterator[Item]:
+    """Yield items with a progress bar on stderr."""
+    pending = list(items)
+    yield from tqdm(pending, desc=what, unit=what, disable=None if len(pending) > 1 else True)
 
 
 def content(configuration: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Return what a result's JSON holds: configuration and its digest, environment, and what was measured."""
+    """Return the JSON content of a result: configuration, its digest, environment, and the measurements."""
     return {
         "configuration": configuration,
         "digest": canonical_digest(dict(configuration)),
@@ -62,40 +44,79 @@ def content(configuration: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     }
 
 
-def kept(
-    path: pathlib.Path, make: Callable[[], dict[str, Any]], advice: str = "remove it, and it is made again"
-) -> dict[str, Any]:
-    """Return what a file of JSON holds; where there is none, what is made, which it holds from then on."""
+def cached(path: pathlib.Path, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the content of a JSON file; if the file does not exist, compute it and write it first."""
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, (json.dumps(make()) + "\n").encode())
+        write_file(path, (json.dumps(compute()) + "\n").encode())
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
-        raise InputError(f"{path}: damaged ({error}); {advice}") from None
+        raise InputError(f"{path}: damaged ({error}); remove the file to compute it again") from None
 
 
-def keep(path: pathlib.Path, configuration: Mapping[str, Any]) -> None:
-    """Refuse to write over the result of another configuration: its JSON holds it, and the digest of it."""
+def check_overwrite(path: pathlib.Path, configuration: Mapping[str, Any]) -> None:
+    """Raise InputError if `path` holds a result with another configuration."""
     if not path.is_file():
         return
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        other, digest = dict(found["configuration"]), str(found["digest"])
+        other = dict(json.loads(path.read_text(encoding="utf-8"))["configuration"])
     except (ValueError, KeyError, TypeError):
         raise InputError(
-            f"{path}: no result of an experiment; choose another --out, or --overwrite"
+            f"{path}: not a result of an experiment; choose another --out, or --overwrite"
         ) from None
-    own = canonical_digest(dict(configuration))
-    if digest != own:
-        this = json.loads(json.dumps(configuration))  # as that comes back: a tuple is a list
-        names = [k for k in {**other, **this} if k not in other or k not in this or other[k] != this[k]]
+    own = json.loads(json.dumps(configuration))  # tuples become lists
+    names = [name for name in {**other, **own} if other.get(name, "") != own.get(name, "")]
+    if names:
         raise InputError(
-            f"{path}: holds a run of configuration {digest[:16]}, this one is {own[:16]}; they differ in"
-            f" {', '.join(names)}; choose another --out, or --overwrite"
+            f"{path}: holds a run that differs in {', '.join(names)}; choose another --out, or --overwrite"
         )
 
 
 def note(path: pathlib.Path, **fields: object) -> str:
-    """Return the text of a file with its fields filled in, as in `str.format`."""
+    """Return the text of a file with its fields filled in by `str.format`."""
     return path.read_text(encoding="utf-8").rstrip("\n").format(**fields)
+
+
+class JsonLines:
+    """A file of JSON objects, one a line, that is only appended to.
+
+    A killed run can leave an incomplete last line. It is removed when the file is opened, so that
+    work is repeated.
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self.objects: list[dict[str, Any]] = []
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = path.read_bytes() if path.is_file() else b""
+        complete = data.rfind(b"\n") + 1
+        if complete < len(data):
+            os.truncate(path, complete)
+        for number, line in enumerate(data[:complete].splitlines(), 1):
+            try:
+                self.objects.append(dict(json.loads(line)))
+            except (ValueError, TypeError) as error:
+                raise InputError(
+                    f"{path}, line {number}: damaged ({error}), expected a JSON object"
+                ) from None
+
+    def append(self, objects: Iterable[Mapping[str, Any]]) -> None:
+        """Append objects; they are on disk when this returns."""
+        lines = [json.dumps(one, separators=(",", ":")) + "\n" for one in objects]
+        with open(self.path, "ab") as file:
+            file.write("".join(lines).encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def check_setting(self, setting: Mapping[str, Any], digest: str) -> list[dict[str, Any]]:
+        """Return the objects after the first line, which holds the setting; write that line into a new file.
+
+        Raises:
+            InputError: the file was written with another setting.
+        """
+        if not self.objects:
+            self.append([{"setting": setting, "digest": digest}])
+        elif self.objects[0].get("digest") != digest:
+            raise InputError(f"{self.path}, line 1: expected digest {digest}, the setting of this run")
+        return self.objects[1:]

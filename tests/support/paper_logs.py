@@ -10,7 +10,7 @@ from benchmarks.paper.conversations.logs import Log, Setting, Turn
 
 
 def setting(agents: int, joiner: str = "\n\n") -> Setting:
-    return Setting("chain", agents, "round-major", "none", "", 1.0, 1.0, joiner, 0)
+    return Setting("chain", agents, "none", "", 1.0, 1.0, joiner, 0)
 
 
 def log_of(turns: Sequence[tuple[int, str]], agents: int, record: int = 0, joiner: str = "\n\n") -> Log:

@@ -1,51 +1,65 @@
-"""End-to-end LLM: a model is asked which tokens are which speaker's (§ Baselines, § LLM Baseline Prompts).
+"""End-to-end LLM baseline: a model is asked which tokens each speaker wrote (§ LLM Baseline Prompts).
 
-The paper's two prompts, verbatim (`llm_prompts`), `unit_mode = assistant_response`, units of 64 tokens,
-temperature 0, top-p 1. **The units give the model the true ends of the turns as unit boundaries**: no unit
-crosses the end of a message, and the prompt says so. It is also told the number of speakers K (those that
-speak in the log) and the task. Speaker ids carry no name; they are mapped to agents by the best one-to-one
-assignment ("oracle-matched"). EdgeSim is N/A as in the paper.
+The paper's two prompts are used verbatim, with `unit_mode = assistant_response`, units of 64 tokens,
+temperature 0 and top-p 1. **The units contain the true ends of the turns**: no unit crosses the end of a
+message, and the prompt says so. The model also gets the number of speakers and the task. Speaker ids carry no
+names; the best one-to-one assignment maps them to agents ("oracle-matched"). The paper has no EdgeSim here.
 
-The paper leaves open what becomes of a bad answer. Here `llm_prompts.check` refuses one that breaks any rule
-of the prompts, and the same question is asked again, without the reason, up to 3 times in all. If all fail,
-the log counts as a failure (`Found.failures`), and every token goes to speaker 0, who is mapped like any
-other, so to the agent that wrote the most: no log is left out, and the baseline gets what knowing nothing is
-worth.
-
-Tokens are those of the auditor's tokenizer, not of the model that is asked.
+The paper leaves open how invalid answers are handled. Here an answer that breaks a rule of the prompts is
+discarded and the question is asked again, at most three times. If all answers are invalid, the log counts as
+a failure and every token goes to speaker 0. Tokens are those of the auditor's tokenizer. `{boundary_values}`
+is a JSON list; a unit is a line with its index, its token range and its text as a JSON string.
 """
 
 from __future__ import annotations
 
 import functools
-import os
+import itertools
+import json
+import pathlib
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.paper.asking.asker import Answers, Asker, Question
-from benchmarks.paper.asking.endpoints import Endpoint, OpenAIEndpoint, Parameters, known_as
-from benchmarks.paper.baselines.llm_prompts import check, prompts
+from benchmarks.paper.asking import (
+    AnswerError,
+    Answers,
+    Asker,
+    Endpoint,
+    OpenAIEndpoint,
+    Question,
+    Sampling,
+    in_threads,
+)
 from benchmarks.paper.baselines.reading import (
     UNIT_TOKENS,
-    Found,
+    Attribution,
     Labels,
-    Tokens,
     match_labels,
     read_tokens,
     unit_bounds,
     unit_texts,
 )
 from benchmarks.paper.conversations.logs import Log
-from iet.errors import InputError
 from iet.marks.tokenizer import Tokenizer
+
+ATTEMPTS = 3
 
 ENDPOINTS: dict[str, OpenAIEndpoint] = {
     "chatgpt": OpenAIEndpoint("gpt-5-mini"),
     "deepseek": OpenAIEndpoint("deepseek-chat", "https://api.deepseek.com", "DEEPSEEK_API_KEY"),
 }
-"""The models of the paper's table. What a service serves under a name changes; the paper's were gpt-5-mini,
-and DeepSeek-v3.1 under this name when it was written."""
+"""The models of the paper's table, gpt-5-mini and DeepSeek-v3.1. Services change what a name stands for."""
+
+SYSTEM, USER = (
+    pathlib.Path(__file__).with_name(name).read_text(encoding="utf-8").removesuffix("\n")
+    for name in ("llm_system.txt", "llm_user.txt")
+)
+
+_PLACEHOLDER = re.compile(
+    r"\{(unit_tokens|k|num_units - 1|num_units|total_tokens|boundary_values|task_description|unit_lines)\}"
+)
 
 
 def read(
@@ -55,68 +69,81 @@ def read(
     *,
     endpoint: Endpoint,
     tasks: Mapping[int, str],
-    cache: str | os.PathLike[str] | None,
-    parameters: Parameters = Parameters(),  # noqa: B008 - frozen
-    unit_tokens: int = UNIT_TOKENS,
-    attempts: int = 3,
-    pause: float = 1.0,
+    cache: pathlib.Path | None,
+    sampling: Sampling = Sampling(),  # noqa: B008 - frozen
     workers: int = 4,
-    patience: int = 8,
-) -> list[Found]:
-    """Attribute every log by asking a model; each text has at least two speakers.
-
-    Answers are kept in `cache` (None: nowhere) as they come, under the digest of (model and address, both
-    prompts, parameters). A run that was killed, or whose endpoint died, goes on where it was: a question that
-    has an answer is not asked again, and answers that broke a rule count towards `attempts`. Time-outs, lost
-    connections and HTTP errors are attempts of this run only: they are not kept, so the next run asks again.
-    HTTP 400 and its like (but 408, 409, 425, 429) are not asked again in this run. The endpoint counts as
-    dead after `patience` questions in a row without an answer, or after all, where they are fewer.
+) -> list[Attribution]:
+    """Attribute every log by asking a model.
 
     Args:
-        tasks: record of a log -> the prompt's task description.
-        pause: seconds before the next attempt after a time-out or an HTTP error, doubled each time.
-        workers: questions under way at once.
+        tasks: record of a log -> task description in the prompt.
+        cache: file of answers; questions with an answer there are not asked again.
+        workers: questions asked at once.
     """
-    for name, value in (("attempts", attempts), ("workers", workers), ("patience", patience)):
-        if value < 1:
-            raise InputError(f"{name}: got {value}, expected at least 1")
     tokens = [read_tokens(log, tokenizer) for log in logs]
-    bounds = [unit_bounds(each, unit_tokens) for each in tokens]
-    questions = [
-        _question(log, each, some, tasks, parameters, unit_tokens)
-        for log, each, some in zip(logs, tokens, bounds, strict=True)
+    bounds = [unit_bounds(some) for some in tokens]
+    questions = []
+    for log, some, edges in zip(logs, tokens, bounds, strict=True):
+        speakers = len(np.unique(some.agents))
+        system, user = prompts(unit_texts(log, some, edges), edges, speakers, tasks[log.record])
+        parse = functools.partial(parse_answer, bounds=edges, speakers=speakers)
+        questions.append(Question(system, user, sampling, parse))
+    asker = Asker(endpoint, Answers(cache), ATTEMPTS)
+    answers = in_threads(asker, questions, workers, endpoint.model)
+    attributions = []
+    for some, edges, units in zip(tokens, bounds, answers, strict=True):
+        speakers_of_units = np.zeros(len(edges) - 1, np.int64) if units is None else units
+        labels = match_labels(np.repeat(speakers_of_units, np.diff(edges)), some.agents)
+        attributions.append(Attribution(labels, None, matched=True, failures=int(units is None)))
+    return attributions
+
+
+def prompts(units: Sequence[str], bounds: Sequence[int], speakers: int, task: str) -> tuple[str, str]:
+    """Return the system and the user prompt; braces that are not placeholders stay."""
+    lines = [
+        f"[{i}] tokens [{bounds[i]}, {bounds[i + 1]}): {json.dumps(unit, ensure_ascii=False)}"
+        for i, unit in enumerate(units)
     ]
-    keys = [question.key(known_as(endpoint)) for question in questions]
-    distinct = dict(zip(keys, questions, strict=True))
-    patience = min(patience, len(distinct) or 1)  # or a dead endpoint would be a baseline of few logs
-    with Answers(cache) as answers:
-        asker = Asker(endpoint, answers, attempts=attempts, pause=pause, patience=patience)
-        told = asker.over_all(asker, list(distinct.values()), workers, "log")
-    results = dict(zip(distinct, told, strict=True))
-    return [_found(each, some, *results[key]) for each, some, key in zip(tokens, bounds, keys, strict=True)]
+    fields = {
+        "unit_tokens": UNIT_TOKENS,
+        "k": speakers,
+        "num_units": len(units),
+        "num_units - 1": len(units) - 1,
+        "total_tokens": bounds[-1],
+        "boundary_values": json.dumps(list(bounds)),
+        "task_description": task,
+        "unit_lines": "\n".join(lines),
+    }
+    system, user = (_PLACEHOLDER.sub(lambda match: str(fields[match[1]]), text) for text in (SYSTEM, USER))
+    return system, user
 
 
-def _question(
-    log: Log,
-    tokens: Tokens,
-    bounds: list[int],
-    tasks: Mapping[int, str],
-    parameters: Parameters,
-    unit_tokens: int,
-) -> Question[Labels]:
-    if log.record not in tasks:
-        raise InputError(f"tasks: got none for record {log.record}, expected the description of its task")
-    speakers = len(np.unique(tokens.agents))
-    if speakers < 2 or len(bounds) - 1 < speakers:
-        raise InputError(
-            f"record {log.record}: got {speakers} speakers in {len(bounds) - 1} units, expected at least two"
-            " speakers and a unit for each"
-        )
-    system, user = prompts(unit_texts(log, tokens, bounds), bounds, speakers, unit_tokens, tasks[log.record])
-    return Question(system, user, parameters, functools.partial(check, boundaries=bounds, speakers=speakers))
+def parse_answer(answer: str, bounds: Sequence[int], speakers: int) -> Labels:
+    """Return the speaker of every unit, int64 [N], if the answer keeps every rule of the prompts.
 
+    The rules leave one valid answer for each labelling of the units. So the labels are read leniently, and
+    the answer must equal the one that they imply.
 
-def _found(tokens: Tokens, bounds: list[int], units: Labels | None, attempts: int) -> Found:
-    speakers = np.zeros(len(bounds) - 1, np.int64) if units is None else units
-    labels = match_labels(np.repeat(speakers, np.diff(bounds)), tokens.agents)
-    return Found(labels, None, matched=True, failures=int(units is None), attempts=attempts)
+    >>> parse_answer('{"ranges": {"0": [[0, 64]], "1": [[64, 130]]}}', [0, 64, 128, 130], 2).tolist()
+    [0, 1, 1]
+    """
+    unit_of = {bound: i for i, bound in enumerate(bounds)}
+    labels = np.full(len(bounds) - 1, -1, np.int64)
+    try:
+        content = json.loads(answer)
+        for speaker, spans in content["ranges"].items():
+            for start, end in spans:
+                labels[unit_of[start] : unit_of[end]] = int(speaker)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+        raise AnswerError(f"not an object of ranges between unit boundaries ({error!r})") from None
+    ranges: dict[str, list[list[int]]] = {}  # keys in the order of first appearance
+    position = 0
+    for speaker, run in itertools.groupby(labels.tolist()):
+        end = position + len(list(run))
+        ranges.setdefault(str(speaker), []).append([bounds[position], bounds[end]])
+        position = end
+    if list(ranges) != [str(speaker) for speaker in range(speakers)]:
+        raise AnswerError(f"speakers in the order of appearance: got {list(ranges)}, expected all {speakers}")
+    if content != {"ranges": ranges} or answer[0] != "{" or answer[-1] != "}":
+        raise AnswerError("expected merged, sorted, disjoint ranges and nothing else")
+    return labels

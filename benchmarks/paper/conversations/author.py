@@ -1,9 +1,8 @@
-"""Who writes the turns of agents: what a protocol asks for, and a model of transformers behind it."""
+"""Generation of agents' turns by a model of transformers."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -28,29 +27,29 @@ except ImportError as _error:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    prompt: Prompt  # what it is written from
-    seed: int  # of its draws; rows of a batch do not share any
-    fewest: int  # tokens; most likewise
+    prompt: Prompt
+    seed: int  # of the draws of this row
+    fewest: int  # tokens
     most: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Generated:
-    ids: tuple[int, ...]  # as sampled, without the end token; never empty
-    text: str  # of the ids without special tokens and blanks around it; may be empty
-    entropy: float = float("nan")  # mean nats of the distribution before the mark, over every eighth token
+    ids: tuple[int, ...]  # sampled, without the end token; never empty
+    text: str  # stripped text of the ids without special tokens; may be empty
+    entropy: float = float("nan")  # mean nats of the distributions before the mark, over every eighth token
 
 
 class Author(Protocol):
     def generate(self, rows: Sequence[Row], agents: Sequence[str | None]) -> list[Generated]:
-        """Write one turn per row, marked with the key of the agent of that name (`marks.agent_name`)."""
+        """Write a turn for each row, marked with the key of the agent of that name (`marks.agent_name`)."""
         ...
 
 
 class ModelAuthor:
-    """Samples turns with a model of transformers (`benchmarks.writing.sampler`, which has `on_logits`).
+    """Samples turns with a model of transformers, by `benchmarks.writing.sampler`.
 
-    Special tokens other than the end are never drawn, and the end not before `Row.fewest` tokens.
+    Special tokens other than the end are never drawn, and the end only after `Row.fewest` tokens.
     """
 
     def __init__(
@@ -73,26 +72,23 @@ class ModelAuthor:
         self.marker = Marker(setting, loaded.reader)
 
     def generate(self, rows: Sequence[Row], agents: Sequence[str | None]) -> list[Generated]:
-        """Write one turn per row; see `Author`.
+        """Write a turn for each row; rows with prompts of similar length are sampled together.
 
-        Deterministic on one machine and version of torch, given the batches. Rows of like length are sampled
-        together; a row's draws do not depend on the others.
+        Deterministic on one machine and version of torch for the same batches.
         """
-        if len(rows) != len(agents):
-            raise InputError(f"agents: got {len(agents)} for {len(rows)} rows, expected one per row")
         prompts = [self.prompt_ids(row.prompt) for row in rows]
         order = sorted(range(len(rows)), key=lambda i: (-len(prompts[i]), i))
-        found: dict[int, Generated] = {}
+        turns: dict[int, Generated] = {}
         for start in range(0, len(order), self.batch):
             some = order[start : start + self.batch]
             written = self._sample(
                 [prompts[i] for i in some], [rows[i] for i in some], [agents[i] for i in some]
             )
-            found.update(zip(some, written, strict=True))
-        return [found[i] for i in range(len(rows))]
+            turns.update(zip(some, written, strict=True))
+        return [turns[i] for i in range(len(rows))]
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """Return a prompt as the model gets it, cut to the setting's budget."""
+        """Return the ids of a prompt, cut to the setting's budget."""
         loaded, reader = self.loaded, self.loaded.reader
 
         def count(text: str) -> int:
@@ -117,7 +113,7 @@ class ModelAuthor:
         drawn = np.stack([np.random.default_rng(row.seed).random((most, 2)) for row in rows])
         u = torch.from_numpy(drawn.astype(np.float32)).permute(1, 2, 0)[..., None]
         u.clamp_(max=1 - 2**-24)  # rounding to float32 can reach 1
-        found = sampler.sample(
+        sampled = sampler.sample(
             self.loaded.model,
             prompts,
             u.__getitem__,
@@ -136,6 +132,9 @@ class ModelAuthor:
             raw=self.marker.mark.raw,
             on_logits=self.on_logits,
         )
-        whole = zip(found.ids.tolist(), found.lengths.tolist(), found.entropy.tolist(), strict=True)
-        said = functools.partial(as_said, self.loaded.reader)
-        return [Generated(tuple(ids[:size]), said(ids[:size]), mean) for ids, size, mean in whole]
+        ids, lengths, entropies = (x.tolist() for x in (sampled.ids, sampled.lengths, sampled.entropy))
+        reader = self.loaded.reader
+        return [
+            Generated(tuple(row[:size]), as_said(reader, row[:size]), entropy)
+            for row, size, entropy in zip(ids, lengths, entropies, strict=True)
+        ]

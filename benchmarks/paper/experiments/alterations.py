@@ -1,6 +1,6 @@
-"""Texts that were changed after they were generated: PII redaction, Oracle-IET, transformations.
+"""PII redaction, Oracle-IET, and transformations of the text after generation.
 
-§ Robustness to PII Redaction, § Sensitivity to Post-Generation Text Transformations, and ours.
+§ Robustness to PII Redaction and § Sensitivity to Post-Generation Text Transformations.
 """
 
 from __future__ import annotations
@@ -12,25 +12,18 @@ from typing import Any
 import numpy as np
 
 from benchmarks import recording, statistics
-from benchmarks.paper import plots, results
+from benchmarks.paper import plots, quoted, results, transforms
 from benchmarks.paper.conversations.author import ModelAuthor, Row
 from benchmarks.paper.conversations.logs import Log
 from benchmarks.paper.conversations.prompts import Heard, parsed, prompt_of
 from benchmarks.paper.conversations.protocol import NO_ANSWER, drawn_seed
-from benchmarks.paper.experiments.study import Study
+from benchmarks.paper.experiments.study import MARKED, Study
 from benchmarks.paper.quoted import SETTINGS
-from benchmarks.paper.quoted import TRANSFORMS as PRINTED
 from benchmarks.paper.reading import similarity
-from benchmarks.paper.reading.scoring import FIGURES
-from benchmarks.paper.transforms import TRANSFORMS
-from benchmarks.paper.transforms.altered import Altered
-from benchmarks.paper.transforms.pii import Find
+from benchmarks.paper.reading.scoring import FIGURES, SHOWN
+from benchmarks.paper.transforms import TRANSFORMS, Altered, Context, Find, Translate
 from benchmarks.statistics import Interval
-from iet.errors import BackendUnavailable, InputError
-
-SHOWN = ("token_accuracy", "iou", "edge_similarity")
-MARKED = ("fourier", "gumbel")
-"""Marks whose texts are changed, where none are named."""
+from iet.errors import BackendUnavailable
 
 Figures = dict[str, float | None]
 
@@ -38,170 +31,173 @@ Figures = dict[str, float | None]
 def pii(
     study: Study,
     settings: Sequence[tuple[str, int]] = SETTINGS,
+    marks: Sequence[str] = MARKED,
     find: Find | None = None,
-    under: Sequence[str] = MARKED,
 ) -> None:
-    """Redact personal data in nine settings, before and after; first the records' own data is put in where
-    fewer than 2 % of the tokens would change.
+    """Redact personal data in all settings, before and after.
+
+    If redaction would change less than 2 % of a turn's tokens, entities of the record are inserted first.
+    `find` finds further personal data.
     """
     header = ["setting", "mark", "decoder", "figure", "original", "redacted", "change", "tokens changed"]
     cells: list[list[recording.Cell]] = []
-    panels: dict[str, tuple[list[Interval | None], list[Interval | None]]] = {
-        f"{FIGURES[name]}, {mark}": ([], []) for mark in under for name in SHOWN
+    panels: dict[str, dict[str, list[Interval | None]]] = {
+        f"{FIGURES[name]}, {mark}": {"original": [], "redacted": []} for mark in marks for name in SHOWN
     }
     rows, all_logs = [], list[Log]()
-    asked = list(itertools.product(settings, under))
-    for (topology, agents), mark in results.each(asked, "{0[0][0]}, {0[0][1]} agents, {0[1]}".format):
+    asked = list(itertools.product(settings, marks))
+    for (topology, agents), mark in results.with_progress(asked):
         setting = study.setting(topology, agents, mark)
         logs = study.logs(setting)
         all_logs += logs
-        sides: tuple[list[Altered], list[Altered]] = [], []
+        originals: list[Altered] = []
+        redacted: list[Altered] = []
         for log in logs:
             rng = np.random.default_rng([study.options.seed, log.record])
-            needs: dict[str, Any] = {"entities": study.record(log).pii, "tokenizer": study.loaded.reader}
-            needs |= {} if find is None else {"find": find}
-            sides[0].append(TRANSFORMS["insertion"](log, rng, **needs))
-            sides[1].append(TRANSFORMS["redaction"](sides[0][-1], rng, **needs))
-        changed = float(np.mean([after.figures["changed"] for after in sides[1]]))
+            context = _context(study, log, find=find)
+            originals.append(transforms.with_entities(log, rng, context))
+            redacted.append(transforms.redacted(originals[-1], context))
+        changed = float(np.mean([text.changed for text in redacted]))
         for decoder in ("cusum", "posterior"):
             cell = {"setting": f"{topology} {agents}", "mark": mark, "decoder": decoder}
-            options = study.options_of(decoder, setting)
-            original, redacted = (
-                [study.figures(log, decoder, options, one) for log, one in zip(logs, some, strict=True)]
-                for some in sides
+            options = study.decoder_options(decoder, setting)
+            before, after = (
+                [study.figures(log, decoder, options, text) for log, text in zip(logs, texts, strict=True)]
+                for texts in (originals, redacted)
             )
-            for name, compared in _compared(study, original, redacted).items():
+            for name, compared in _compared(study, before, after).items():
                 cells.append([*cell.values(), FIGURES[name], *compared, f"{changed:.1%}"])
                 if decoder == "posterior":
-                    for side, interval in zip(panels[f"{FIGURES[name]}, {mark}"], compared, strict=False):
-                        side.append(interval)
-            for text, found in (("original", original), ("redacted", redacted)):
-                rows += _rows(logs, found, **cell, text=text)
+                    panel = panels[f"{FIGURES[name]}, {mark}"]
+                    panel["original"].append(compared[0])
+                    panel["redacted"].append(compared[1])
+            rows += [
+                *_rows(logs, before, **cell, text="original"),
+                *_rows(logs, after, **cell, text="redacted"),
+            ]
     study.write("pii", header, cells, all_logs, rows)
-    plots.before_and_after(study.out / "pii", [f"{t} {a}" for t, a in settings], panels)
+    names = [f"{topology} {agents}" for topology, agents in settings]
+    plots.error_bars(study.out / "pii", dict.fromkeys(panels, names), panels, ylabel="figure")
 
 
-def oracle(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS) -> None:
-    """Read nine settings with the true boundaries given (Oracle-IET), beside "posterior" without them."""
+def oracle(
+    study: Study, settings: Sequence[tuple[str, int]] = SETTINGS, marks: Sequence[str] = MARKED
+) -> None:
+    """Read all settings with the true boundaries (Oracle-IET), and without them by "posterior"."""
     header = ["setting", "mark", "figure", "oracle", "posterior", "posterior less oracle"]
     cells: list[list[recording.Cell]] = []
     rows, all_logs = [], list[Log]()
-    for topology, agents in results.each(settings, "{0[0]}, {0[1]} agents".format):
-        for mark in ("fourier", "gumbel"):
-            logs = study.logs(study.setting(topology, agents, mark))
-            all_logs += logs
-            given, free = (
-                [study.figures(log, "posterior", {}, oracle=known) for log in logs] for known in (True, False)
-            )
-            cell = {"setting": f"{topology} {agents}", "mark": mark}
-            for name, compared in _compared(study, given, free).items():
-                cells.append([*cell.values(), FIGURES[name], *compared])
-            rows += [*_rows(logs, given, **cell, reader="oracle"), *_rows(logs, free, **cell, reader="free")]
+    asked = list(itertools.product(settings, marks))
+    for (topology, agents), mark in results.with_progress(asked):
+        logs = study.logs(study.setting(topology, agents, mark))
+        all_logs += logs
+        with_truth, without = (
+            [study.figures(log, "posterior", {}, oracle=known) for log in logs] for known in (True, False)
+        )
+        cell = {"setting": f"{topology} {agents}", "mark": mark}
+        for name, compared in _compared(study, with_truth, without).items():
+            cells.append([*cell.values(), FIGURES[name], *compared])
+        rows += [
+            *_rows(logs, with_truth, **cell, reader="oracle"),
+            *_rows(logs, without, **cell, reader="free"),
+        ]
     study.write("oracle", header, cells, all_logs, rows)
+
+
+def transformations(
+    study: Study,
+    marks: Sequence[str] = MARKED,
+    translators: Mapping[str, Translate] | None = None,
+    embed: similarity.Embed | None = None,
+) -> None:
+    """Apply every transformation to chain_4; read with the true boundaries (as in the paper) and without.
+
+    A row without its translators says so; without `embed` SemSim stays blank.
+    """
+    seed = study.options.seed
+    regenerate = regenerator(study)
+    header = ["mark", "category", "transformation", "reader", "SemSim", "ROUGE-L"]
+    header += [f"Δ {FIGURES[name]} (%)" for name in SHOWN] + ["paper: Δ TokenAcc, IoU, EdgeSim"]
+    cells: list[list[recording.Cell]] = []
+    rows: list[dict[str, Any]] = []
+    all_logs: list[Log] = []
+    for mark in marks:
+        setting = study.setting("chain", 4, mark)
+        logs = study.logs(setting)
+        all_logs += logs
+        clean: dict[str, list[Figures]] = {}
+        for name, transform in TRANSFORMS.items():
+            try:
+                altered = [
+                    transform.apply(
+                        log,
+                        np.random.default_rng([seed, log.record]),
+                        _context(study, log, regenerate=regenerate, translators=translators or {}),
+                    )
+                    for log in logs
+                ]
+            except BackendUnavailable as error:
+                cells.append([mark, transform.category, transform.label, f"left out: {error}", *[""] * 6])
+                continue
+            pairs = [(log.text, text.text) for log, text in zip(logs, altered, strict=True)]
+            rouge = statistics.interval([similarity.rouge_l(*pair) for pair in pairs], seed)
+            semantic = statistics.interval(similarity.semantic_similarity(pairs, embed), seed)
+            for mode in ("oracle", "posterior", "cusum"):
+                decoder, known = ("posterior", True) if mode == "oracle" else (mode, False)
+                options = study.decoder_options(decoder, setting)
+                figures = [
+                    study.figures(log, decoder, options, text, oracle=known)
+                    for log, text in zip(logs, altered, strict=True)
+                ]
+                before = clean.setdefault(mode, figures)
+                changes = [
+                    statistics.relative_change(
+                        [f[figure] for f in before], [f[figure] for f in figures], seed
+                    )
+                    for figure in SHOWN
+                ]
+                printed = quoted.TRANSFORMS.get(name) if (mark, mode) == ("fourier", "oracle") else None
+                paper = "" if printed is None else ", ".join(f"{v:+.1f}" for v in printed[2:])
+                shown: list[recording.Cell] = [mark, transform.category, transform.label, mode]
+                cells.append([*shown, semantic or "", rouge, *changes, paper])
+                rows += _rows(logs, figures, mark=mark, transformation=name, reader=mode)
+    study.write("transforms", header, cells, all_logs, rows)
+
+
+def regenerator(study: Study) -> Callable[[Log, int], str]:
+    """Return a function that generates a turn again without a mark, from the text before it."""
+    author = ModelAuthor(study.loaded, study.setting("chain", 4, "none"), batch=1)
+
+    def regenerate(log: Log, number: int) -> str:
+        turn = log.turns[number]
+        earlier = [t for t in log.turns[:number] if t.round == turn.round - 1]
+        own = next((t.text for t in earlier if t.agent == turn.agent), "")
+        others = {t.agent: t.text for t in earlier if t.agent != turn.agent}
+        size = max(1, len(turn.ids))
+        seed = drawn_seed("regenerated", log.record, number, log.setting.seed)
+        prompt = prompt_of(study.record(log), turn.agent, turn.round, Heard(own, "", others))
+        (generated,) = author.generate([Row(prompt, seed, size, size)], [None])
+        return parsed(generated.text).response or NO_ANSWER
+
+    return regenerate
+
+
+def _context(study: Study, log: Log, **more: Any) -> Context:
+    fields = {"tokenizer": study.loaded.reader, "entities": study.record(log).pii, "regenerate": None}
+    return Context(**{**fields, **more})
 
 
 def _compared(
     study: Study, first: Sequence[Figures], second: Sequence[Figures]
 ) -> dict[str, list[Interval | None]]:
     """Return for each figure both means, and the second less the first, paired by texts."""
-    found = {}
+    compared, seed = {}, study.options.seed
     for name in SHOWN:
         a, b = [f[name] for f in first], [f[name] for f in second]
-        seed = study.options.seed
-        change = statistics.difference(b, a, seed)
-        found[name] = [statistics.interval(a, seed), statistics.interval(b, seed), change]
-    return found
+        means = statistics.interval(a, seed), statistics.interval(b, seed)
+        compared[name] = [*means, statistics.difference(b, a, seed)]
+    return compared
 
 
 def _rows(logs: Sequence[Log], figures: Sequence[Figures], **cell: Any) -> list[dict[str, Any]]:
-    return [{**cell, "record": log.record, **found} for log, found in zip(logs, figures, strict=True)]
-
-
-def check_human(study: Study, human: str, under: Sequence[str] = MARKED) -> None:
-    """Refuse a text that is too short to paste half of the longest log into, before anything else is made."""
-    for mark in under:
-        needed = max(len(log.text) for log in study.logs(study.setting("chain", 4, mark))) // 2
-        if len(human) < needed:
-            raise InputError(
-                f"human: got {len(human)} characters, expected at least {needed}, half of the longest text"
-            )
-
-
-def transforms(
-    study: Study,
-    needs: Mapping[str, Any] | None = None,
-    embed: similarity.Embed | None = None,
-    under: Sequence[str] = MARKED,
-) -> None:
-    """Apply every transformation to chain_4, read with the true boundaries (as in the paper) and without.
-
-    `needs` are those of `benchmarks.paper.transforms.NEEDS`: a row whose needs are not met is left blank, and
-    says what it lacks. Without `embed` SemSim stays blank.
-    """
-    seed = study.options.seed
-    brought = {"tokenizer": study.loaded.reader, "regenerate": regenerator(study), **(needs or {})}
-    header = ["mark", "category", "transformation", "reader", "SemSim", "ROUGE-L"]
-    header += [f"Δ {FIGURES[name]} (%)" for name in SHOWN]
-    header += ["false alarms", "paper: Δ TokenAcc, IoU, EdgeSim"]
-    cells: list[list[recording.Cell]] = []
-    rows: list[dict[str, Any]] = []
-    modes = (("oracle", "posterior", True), ("posterior", "posterior", False), ("cusum", "cusum", False))
-    all_logs: dict[str, list[Log]] = {}
-    clean: dict[tuple[str, str], list[Figures]] = {}
-    options: dict[str, dict[str, Any]] = {}
-    asked = list(itertools.product(under, TRANSFORMS.items()))
-    for mark, (name, transform) in results.each(
-        asked, lambda a: f"{a[1][1].label}, {a[0]}", "transformation"
-    ):
-        if mark not in all_logs:
-            setting = study.setting("chain", 4, mark)
-            all_logs[mark] = study.logs(setting)
-            options = {"oracle": {}, "posterior": {}, "cusum": study.cusum(setting)}
-        logs = all_logs[mark]
-        altered: list[Altered] = []
-        try:
-            for log in logs:
-                rng = np.random.default_rng([seed, log.record])
-                altered.append(transform(log, rng, **brought, entities=study.record(log).pii))
-        except BackendUnavailable as error:
-            cells.append([mark, transform.category, transform.label, f"left out: {error}", *[""] * 7])
-            continue
-        pairs = [(log.text, one.text) for log, one in zip(logs, altered, strict=True)]
-        rouge = statistics.interval([similarity.rouge_l(*pair) for pair in pairs], seed)
-        semantic = statistics.interval(similarity.semantic_similarity(pairs, embed), seed)
-        for mode, decoder, known in modes:
-            found = [
-                study.figures(log, decoder, options[mode], one, oracle=known)
-                for log, one in zip(logs, altered, strict=True)
-            ]
-            before = clean.setdefault((mark, mode), found)
-            changes = [
-                statistics.relative_change([f[figure] for f in before], [f[figure] for f in found], seed)
-                for figure in SHOWN
-            ]
-            alarms = statistics.interval([f.get("false_alarms") for f in found], seed)
-            printed = PRINTED.get(name) if (mark, mode) == ("fourier", "oracle") else None
-            quoted = "" if printed is None else ", ".join(f"{v:+.1f}" for v in printed[2:])
-            shown: list[recording.Cell] = [mark, transform.category, transform.label, mode]
-            cells.append([*shown, semantic or "", rouge, *changes, "" if alarms is None else alarms, quoted])
-            of_texts = [{**figures, **one.figures} for figures, one in zip(found, altered, strict=True)]
-            rows += _rows(logs, of_texts, mark=mark, transformation=name, reader=mode)
-    study.write("transforms", header, cells, [log for logs in all_logs.values() for log in logs], rows)
-
-
-def regenerator(study: Study) -> Callable[[Log, int], str]:
-    """Return what writes a turn once more without a mark, about as long, from the text before it."""
-    author = ModelAuthor(study.loaded, study.setting("chain", 4, "none"), batch=1)
-
-    def regenerate(log: Log, turn: int) -> str:
-        said = log.turns[turn]
-        earlier = [t for t in log.turns[:turn] if t.round == said.round - 1]
-        own = next((t.text for t in earlier if t.agent == said.agent), "")
-        others = {t.agent: t.text for t in earlier if t.agent != said.agent}
-        size = max(1, len(said.ids))
-        seed = drawn_seed("regenerated", log.record, turn, log.setting.seed)
-        prompt = prompt_of(study.record(log), said.agent, said.round, Heard(own, "", others))
-        (found,) = author.generate([Row(prompt, seed, size, size)], [None])
-        return parsed(found.text).response or NO_ANSWER
-
-    return regenerate
+    return [{**cell, "record": log.record, **some} for log, some in zip(logs, figures, strict=True)]

@@ -1,14 +1,13 @@
-"""What a judge is asked in the three protocols of Who&When, in our own words (`all_at_once.txt` and so on).
+"""The questions to a judge in the three protocols of Who&When, in our own words (`all_at_once.txt`, ...).
 
-The information is that of the public protocols: the problem, its right answer (always), and the log. It is
-shown as lines "name: content" (all_at_once and binary_search: **without step numbers**, so a reader must
-count turns whose contents have lines of their own) or "Step i - name: content" (step_by_step: the turns so
-far). Names are those of the log that is shown: where IDs were removed, the generic ones; where a restored
-turn is nobody's, "unknown".
+They contain the information of the public protocols: the problem, its right answer (always), and the log. The
+log is shown as lines "name: content" (all_at_once and binary_search, **without step numbers**) or "Step i -
+name: content" (step_by_step, the turns so far). Names are those of the shown log: generic ones without IDs,
+"unknown" for an unattributed turn.
 
-*Logs that are longer than the judge's context* (`fitted`). Every turn keeps its name; contents longer than a
-common number of characters lose their middle, for which " [...] " stands. The number is the largest with
-which the question fits. The public programs send such a log as it is, and an endpoint refuses it.
+*Logs that are longer than the judge's context* (`fitted`). Every turn keeps its name. Contents longer than a
+common number of characters lose their middle, which " [...] " replaces; it is the largest number that
+makes the question fit.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Callable, Sequence
 from benchmarks.paper.failure.trajectories import Trajectory, Turn
 
 GAP = " [...] "
-"""Stands for what was cut out of a content."""
+"""Replaces the part that was cut out of a content."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +29,11 @@ class Words:
 
 
 Ask = Callable[[int | None], Words]
-"""Longest content, in characters (None: as long as it is) -> the question."""
+"""Longest content in characters (None: unlimited) -> the question."""
 
 
 def shown_name(turn: Turn) -> str:
-    """Return the name under which a judge sees who spoke.
+    """Return the speaker's name as a judge sees it.
 
     >>> shown_name(Turn("Coder", "x = 1")), shown_name(Turn("", "x = 1")), shown_name(Turn("", "Hi.", True))
     ('Coder', 'unknown', 'human')
@@ -43,7 +42,7 @@ def shown_name(turn: Turn) -> str:
 
 
 def capped(content: str, longest: int | None) -> str:
-    """Return a content without its middle where it is longer than `longest` and the gap.
+    """Return a content without its middle if it is longer than `longest` and the gap.
 
     >>> capped("abcdefghijklmnopqrstuvwxyz", 4)
     'ab [...] yz'
@@ -87,7 +86,7 @@ def fitted(ask: Ask, longest: int, fits: Callable[[Words], bool]) -> tuple[Words
     words = ask(None)
     if fits(words):
         return words, False
-    low, high = 0, longest  # what fits, as far as is known, and what does not
+    low, high = 0, longest  # `low` fits, `high` does not
     words = ask(0)
     if not fits(words):
         return None

@@ -1,26 +1,17 @@
-"""Marked failure logs: each agent turn written again by a model, under the key of that agent.
+"""Marked failure logs: each agent turn is rewritten by a model under the key of its agent.
 
-The logs of Who&When are another model's text and carry no mark; the paper does not say how its marked ones
-were made. Here every turn of an agent is rewritten in its order: the model gets the conversation so far (as
-it was rewritten), the turn as it was, and who speaks, and writes the turn again in other words, with as many
-tokens as the turn had, or up to 10 % more or fewer. Tool output and what people said stay as they are,
-unmarked, and so do empty turns. Every agent has one key in all logs.
+The logs of Who&When are another model's text and carry no mark; the paper does not say how its marked logs
+were made. Here the turns are rewritten in order: the model gets the rewritten conversation so far, the
+original turn and the name of the agent, and writes the turn in other words. Tool output, human turns and
+empty turns stay as they are, unmarked. Every agent has one key in all logs.
 
-*Long turns* are written in parts of at most `Rewriting.part_tokens` tokens, of equal size. A part is written
-from its own part of the original, and goes on right behind the last 48 tokens that were written.
+*Length.* The shipped model is stopped after as many tokens as the original has. Other models end their turns
+between 90 and 110 % of it. A long turn is written in parts of at most `Rewriting.part_tokens` tokens; a part
+gets its part of the original and continues after the last 48 tokens that were written. Prompts are cut by
+`prompts.fitted` to 256 tokens for the shipped model and 6144 for others.
 
-*How prompts are cut* (`prompts.fitted`): of the conversation and of the original's part the last tokens are
-kept, in equal shares of what the budget `Rewriting.prompt_tokens` leaves; who speaks and what is asked for
-stay whole. The shipped model gets 256 tokens, others 6144.
-
-*Length.* The shipped model writes until it is stopped, so it is stopped after as many tokens as the original
-had. Other models end their turns between 90 and 110 % of it. Tokens are counted as they are sampled; read
-again from the text they may be a few more or fewer.
-
-*Batches.* In each round the next part of every log is written: those of like length are one batch. What is
-drawn follows from seed, subset, log, turn and part, not from the batch. (Sums in another order, as in a batch
-of another shape, change single draws.) Turns are kept in a file of JSON lines as soon as they are whole; a
-run that was killed goes on with the turns that were not.
+In each round the next part of every log is written, and parts of similar length form a batch. Draws follow
+from seed, subset, log, turn and part. Finished turns are on disk, so a killed run continues with the rest.
 """
 
 from __future__ import annotations
@@ -39,21 +30,20 @@ from benchmarks.paper.conversations import logs
 from benchmarks.paper.conversations.author import Author, Generated, Row
 from benchmarks.paper.conversations.prompts import Part, Prompt
 from benchmarks.paper.conversations.protocol import ATTEMPTS, NO_ANSWER, drawn_seed
-from benchmarks.paper.failure.trajectories import JOINER, SUBSETS, Trajectory, Turn, agent_of, by_agent
-from benchmarks.paper.jsonl import Lines, header, parsed
+from benchmarks.paper.failure.trajectories import JOINER, Trajectory, Turn, agent_of, by_agent
+from benchmarks.paper.results import JsonLines
 from benchmarks.writing.models import Loaded, as_said
 from iet.errors import InputError
 from iet.marks.tokenizer import Tokenizer
 
-FORMAT, VERSION = "iet rewritten trajectories", 1
 SHORT = {"part_tokens": 256, "prompt_tokens": 256}
 LONG = {"part_tokens": 1024, "prompt_tokens": 6144}
 """Tokens of a part and of a prompt: of the shipped model, and of others."""
 
 TOLERANCE = 0.1
-"""Share by which a turn may be longer or shorter than it was."""
+"""Share by which a turn may be longer or shorter than the original."""
 
-_TAIL = 48  # tokens of what was written that a further part goes on behind
+_TAIL = 48  # tokens of the written text in the prompt of a further part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,15 +51,15 @@ class Rewriting(logs.Made):
     subset: str  # one of `SUBSETS`
     mark: str  # a key of `MARKS`
     model: str  # digest of the model's parameters and tokenizer
-    temperature: float = 1.0  # of the sampler; top_p likewise
+    temperature: float = 1.0
     top_p: float = 1.0
-    seed: int = 0  # of the keys and of everything that is drawn
-    part_tokens: int = LONG["part_tokens"]  # the most that is written at once
-    prompt_tokens: int = LONG["prompt_tokens"]  # the most that it is written from
-    exact: bool = False  # turns have just as many tokens as the original
+    seed: int = 0  # of the keys and of all draws
+    part_tokens: int = LONG["part_tokens"]
+    prompt_tokens: int = LONG["prompt_tokens"]
+    exact: bool = False  # turns have as many tokens as the original
     strength: float | None = None  # κ of "fourier" and "raw", else None
-    profile: str = ""  # digest of what reading needs beside the keys
-    model_name: str = ""  # path or id that the model was loaded from; a hint, no part of the digest
+    profile: str = ""  # digest of the reader's parameters other than keys
+    model_name: str = ""  # path or id of the model; not part of the digest
 
     @property
     def name(self) -> str:
@@ -77,14 +67,13 @@ class Rewriting(logs.Made):
 
     @property
     def sampling(self) -> logs.Setting:
-        """The same for an author and a `Marker`; of what else a `Setting` says nothing is read."""
+        """The setting of an author and a `Marker` with the same parameters."""
         shared = ("mark", "model", "temperature", "top_p", "seed", "prompt_tokens", "strength", "profile")
-        more = {name: getattr(self, name) for name in shared}
-        lengths = (1, self.part_tokens)
-        return logs.Setting("", 0, "", joiner=JOINER, turn_tokens=lengths, **more)
+        fields = {name: getattr(self, name) for name in shared}
+        return logs.Setting("", 0, joiner=JOINER, turn_tokens=(1, self.part_tokens), **fields)
 
     def lengths(self, tokens: int) -> tuple[int, int]:
-        """Return the fewest and most tokens of a turn that had so many."""
+        """Return the fewest and most tokens of a turn whose original has `tokens`."""
         if self.exact:
             return tokens, tokens
         fewest, most = math.ceil(tokens * (1 - TOLERANCE)), math.floor(tokens * (1 + TOLERANCE))
@@ -92,30 +81,17 @@ class Rewriting(logs.Made):
 
 
 def rewriting_of(
-    loaded: Loaded,
-    subset: str,
-    *,
-    mark: str = "gumbel",
-    temperature: float = 1.0,
-    top_p: float = 1.0,
-    seed: int = 0,
-    strength: float | None = None,
-    part_tokens: int | None = None,
-    prompt_tokens: int | None = None,
+    loaded: Loaded, subset: str, *, mark: str = "gumbel", prompt_tokens: int | None = None, **fields: Any
 ) -> Rewriting:
-    if subset not in SUBSETS:
-        raise InputError(f"subset: got {subset!r}, expected one of {list(SUBSETS)}")
-    if marks.mark_of(mark).scheme is None:
-        raise InputError(f"mark: got {mark!r}, expected one that an Auditor reads")
-    logs.check_sampling(temperature, top_p)
-    made = marks.made_by(loaded, mark, strength)
+    """Return the rewriting of a subset by a model; `fields` are those of `Rewriting`."""
     shipped = loaded.name == "iet:demo"
     sizes: dict[str, Any] = dict(SHORT if shipped else LONG)
-    for name, value in (("part_tokens", part_tokens), ("prompt_tokens", prompt_tokens)):
-        if value is not None and value < 1:
-            raise InputError(f"{name}: got {value}, expected at least 1")
-        sizes[name] = sizes[name] if value is None else value
-    return Rewriting(subset, temperature=temperature, top_p=top_p, seed=seed, exact=shipped, **made, **sizes)
+    if prompt_tokens is not None:
+        sizes["prompt_tokens"] = prompt_tokens
+    made = marks.made_by(loaded, mark)
+    rewriting = Rewriting(subset, exact=shipped, **{**made, **sizes, **fields})
+    logs.check_sampling(rewriting.temperature, rewriting.top_p)
+    return rewriting
 
 
 def regenerate(
@@ -124,58 +100,40 @@ def regenerate(
     author: Author,
     loaded: Loaded,
     out: pathlib.Path,
-    *,
-    progress: bool = True,
 ) -> list[Trajectory]:
-    """Return the logs with every agent turn rewritten, generating those that are not in the file yet.
+    """Return the logs with every agent turn rewritten; generate those that are not in `out / rewriting.name`.
 
-    The file is `out / rewriting.name`; other logs in it stay there. `author` is made with
-    `rewriting.sampling`, and not called where nothing is missing. A turn of which a model four times writes
-    only blanks is "...", which carries no mark.
+    `author` is made with `rewriting.sampling`. A turn that is blank in all attempts is "...", without a mark.
     """
     from tqdm import tqdm
 
-    for log in trajectories:
-        if log.subset != rewriting.subset:
-            raise InputError(
-                f"trajectories: got log {log.number} of {log.subset}, expected {rewriting.subset}"
-            )
-    with Lines(out / rewriting.name) as file:
-        there = _read(file, rewriting)
-        talks = [_Talk(log, rewriting, loaded.reader, there) for log in trajectories]
-        going = [talk for talk in talks if not talk.done]
-        total = sum(talk.left for talk in going)
-        with tqdm(total=total, desc=rewriting.name, unit="token", disable=not progress or not total) as bar:
-            while going:
-                for some in _alike(going):
-                    rows = [talk.row() for talk in some]
-                    before = sum(talk.left for talk in some)
-                    found = author.generate(rows, [talk.agent for talk in some])
-                    lines = [talk.take(part) for talk, part in zip(some, found, strict=True)]
-                    file.put(line for line in lines if line is not None)
-                    bar.update(before - sum(talk.left for talk in some))
-                going = [talk for talk in going if not talk.done]
-    return [talk.rewritten for talk in talks]
+    file = JsonLines(out / rewriting.name)
+    lines = file.check_setting(dataclasses.asdict(rewriting), rewriting.digest)
+    known = {(line["log"], line["turn"]): line for line in lines}
+    drafts = [_Draft(log, rewriting, loaded.reader, known) for log in trajectories]
+    going = [draft for draft in drafts if not draft.done]
+    total = sum(draft.remaining for draft in going)
+    with tqdm(total=total, desc=rewriting.name, unit="token", disable=not total) as bar:
+        while going:
+            for batch in _batches(going):
+                before = sum(draft.remaining for draft in batch)
+                parts = author.generate([draft.row() for draft in batch], [draft.agent for draft in batch])
+                finished = [draft.add(part) for draft, part in zip(batch, parts, strict=True)]
+                file.append(line for line in finished if line is not None)
+                bar.update(before - sum(draft.remaining for draft in batch))
+            going = [draft for draft in going if not draft.done]
+    return [dataclasses.replace(draft.log, turns=tuple(draft.turns)) for draft in drafts]
 
 
-def mean_entropy(path: pathlib.Path, trajectories: Sequence[Trajectory]) -> float:
-    """Return the mean nats per token of the distributions that the turns of some logs were drawn from, before
-    the mark, out of the file that `regenerate` has written; NaN if none is known.
-    """
-    numbers = {log.number for log in trajectories}
-    lines = [parsed(path, i, line) for i, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1)][1:]
-    known = [line for line in lines if line["log"] in numbers and line["entropy"] is not None]
-    total = sum(line["entropy"] * len(line["ids"]) for line in known)
-    return float(total / sum(len(line["ids"]) for line in known)) if known else math.nan
+class _Draft:
+    """A log whose turns are being rewritten."""
 
-
-class _Talk:
     def __init__(
         self,
         log: Trajectory,
         rewriting: Rewriting,
         tokenizer: Tokenizer,
-        there: Mapping[tuple[int, int], Mapping[str, Any]],
+        known: Mapping[tuple[int, int], Mapping[str, Any]],
     ) -> None:
         self.log, self.rewriting, self.tokenizer = log, rewriting, tokenizer
         self.turns: list[Turn] = []
@@ -184,18 +142,15 @@ class _Talk:
             for i, turn in enumerate(log.turns)
             if by_agent(turn) and turn.content
         }
-        self.ids: list[int] = []  # of the turn that is being written
+        self.ids: list[int] = []  # of the turn in progress
         self.entropies: list[float] = []
         self.part = self.attempt = 0
-        self._pass_over()
-        while not self.done and (log.number, len(self.turns)) in there:
-            line = there[log.number, len(self.turns)]
-            if line["original"] != _mark_of(self.turn):
-                raise InputError(
-                    f"log {log.number}, turn {len(self.turns)}: rewritten from another text, expected the one"
-                    " that was given; remove the file of rewritten logs"
-                )
-            self._say(line["text"])
+        self._copy_unmarked()
+        while not self.done and (log.number, len(self.turns)) in known:
+            line = known[log.number, len(self.turns)]
+            if line["original"] != _digest(self.turn):
+                raise InputError(f"log {log.number}: rewritten from another text; remove the rewritten logs")
+            self._finish(line["text"])
 
     @property
     def done(self) -> bool:
@@ -210,12 +165,8 @@ class _Talk:
         return agent_of(self.turn.name)
 
     @property
-    def rewritten(self) -> Trajectory:
-        return dataclasses.replace(self.log, turns=tuple(self.turns))
-
-    @property
-    def left(self) -> int:
-        """Tokens that are still to be written, about."""
+    def remaining(self) -> int:
+        """Approximate number of tokens that are still to be written."""
         sizes = (len(e.token_ids) for i, e in self.encodings.items() if i >= len(self.turns))
         return max(0, sum(sizes) - len(self.ids))
 
@@ -226,16 +177,16 @@ class _Talk:
     @property
     def _lengths(self) -> tuple[int, int]:
         fewest, most = self.rewriting.lengths(len(self.encodings[len(self.turns)].token_ids))
-        # A turn that came out blank is tried again a little longer: a mark may fix all of its draws.
+        # A blank turn is tried again with more tokens, since a mark may determine all of its draws.
         return fewest + self.attempt, most + self.attempt
 
     def row(self) -> Row:
         number, parts, part = len(self.turns), self.parts, self.part
-        encoding, content = self.encodings[number], self.turn.content
+        encoding = self.encodings[number]
         total = len(encoding.token_ids)
         low, high = part * total // parts, (part + 1) * total // parts
         characters = encoding.characters(list(range(low, max(low + 1, high)))[: total - low])
-        original = content[int(characters[0, 0]) : int(characters[-1, 1])]
+        original = self.turn.content[int(characters[0, 0]) : int(characters[-1, 1])]
         fewest, most = self._lengths
         if part + 1 < parts:
             size = total + self.attempt
@@ -262,14 +213,14 @@ class _Talk:
             f"You are {name}, one of several agents that work on one task.",
             (Part("The conversation so far:", so_far), Part("Your turn as it was:", original)),
             request,
-            # The number makes each turn's first context new.
+            # The number gives each turn a new first context.
             f"{name}\n\nTurn {number + 1}:" + (f" {written}" if written else ""),
         )
 
-    def take(self, found: Generated) -> dict[str, Any] | None:
-        """Take up a part; return the line of the turn if it was the last one."""
-        self.ids += found.ids
-        self.entropies.append(found.entropy)
+    def add(self, part: Generated) -> dict[str, Any] | None:
+        """Add a part; return the line of the turn if it is finished."""
+        self.ids += part.ids
+        self.entropies.append(part.entropy)
         self.part += 1
         if self.part < self.parts:
             return None
@@ -282,71 +233,35 @@ class _Talk:
         line = {
             "log": self.log.number,
             "turn": len(self.turns),
-            "name": self.turn.name,
-            "original": _mark_of(self.turn),
+            "original": _digest(self.turn),
             "ids": self.ids,
             "text": text or NO_ANSWER,
             "entropy": float(np.mean(known)) if known else None,
         }
-        self._say(text or NO_ANSWER)
+        self._finish(text or NO_ANSWER)
         return line
 
-    def _say(self, text: str) -> None:
+    def _finish(self, text: str) -> None:
         self.turns.append(dataclasses.replace(self.turn, content=text))
         self.ids, self.entropies, self.part, self.attempt = [], [], 0, 0
-        self._pass_over()
+        self._copy_unmarked()
 
-    def _pass_over(self) -> None:
+    def _copy_unmarked(self) -> None:
         while not self.done and len(self.turns) not in self.encodings:
             self.turns.append(self.turn)
 
 
-def _alike(talks: Sequence[_Talk]) -> Iterator[list[_Talk]]:
-    """Yield talks whose next parts are of like length: a row that has ended waits for all of its batch."""
-    sizes = {id(talk): talk.row().most for talk in talks}
-    some = list[_Talk]()
-    for talk in sorted(talks, key=lambda talk: sizes[id(talk)]):
-        if some and sizes[id(talk)] > max(32, 1.4 * sizes[id(some[0])]):
-            yield some
-            some = []
-        some.append(talk)
-    yield some
+def _batches(drafts: Sequence[_Draft]) -> Iterator[list[_Draft]]:
+    """Yield drafts whose next parts have similar lengths, since a finished row waits for its batch."""
+    sizes = {id(draft): draft.row().most for draft in drafts}
+    batch = list[_Draft]()
+    for draft in sorted(drafts, key=lambda draft: sizes[id(draft)]):
+        if batch and sizes[id(draft)] > max(32, 1.4 * sizes[id(batch[0])]):
+            yield batch
+            batch = []
+        batch.append(draft)
+    yield batch
 
 
-def _mark_of(turn: Turn) -> str:
-    """Return what tells a turn of the original apart."""
+def _digest(turn: Turn) -> str:
     return hashlib.blake2b(f"{turn.name}\n{turn.content}".encode(), digest_size=8).hexdigest()
-
-
-_FIELDS = {"log": int, "turn": int, "name": str, "original": str, "ids": list, "text": str}
-
-
-def _read(file: Lines, rewriting: Rewriting) -> dict[tuple[int, int], dict[str, Any]]:
-    lines = file.whole
-    if lines:
-        found = header(file.path, lines[0], FORMAT, VERSION)
-        if found.get("digest") != rewriting.digest:
-            raise InputError(
-                f"{file.path}, line 1: got a setting with digest {found.get('digest')!r}, expected"
-                f" {rewriting.digest!r}, that of what is being written"
-            )
-    there: dict[tuple[int, int], dict[str, Any]] = {}
-    for number, line in enumerate(lines[1:], 2):
-        content = parsed(file.path, number, line)
-        for field, kind in _FIELDS.items():
-            if type(content.get(field)) is not kind:
-                raise InputError(
-                    f"{file.path}, line {number}, field {field!r}: got {content.get(field)!r:.60}, expected"
-                    f" {kind.__name__}"
-                )
-        place = content["log"], content["turn"]
-        if place in there:
-            raise InputError(
-                f"{file.path}, line {number}: turn {place[1]} of log {place[0]} for the second time"
-            )
-        there[place] = content
-    file.drop_torn()
-    if not lines:
-        first = {"format": FORMAT, "version": VERSION, "setting": dataclasses.asdict(rewriting)}
-        file.put([{**first, "digest": rewriting.digest}])
-    return there

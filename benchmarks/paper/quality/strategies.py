@@ -1,22 +1,18 @@
-"""How agents come to an answer: alone, twice, by vote, by debate (Du et al. 2023, Table 1).
+"""Strategies to solve a problem: alone, twice, by vote, by debate (Du et al. 2023, Table 1).
 
-The paper takes over the definitions, with 3 agents and 2 rounds, and announces prompts that it does not
-print. These are our own words, with the information that the definitions give to each call:
+The paper takes over these definitions, with 3 agents and 2 rounds; it does not print its prompts, so these
+are our own words:
 
 * *Single*: one agent answers.
 * *Reflection*: the same agent reads the problem and its own answer, looks for mistakes, and answers again.
-* *Majority*: three agents answer on their own; the most frequent answer counts.
+* *Majority*: three agents answer independently; the most frequent answer counts.
 * *Debate*: three agents answer (round 1); each reads the problem, its own answer and those of the other two,
   and answers again (round 2). The most frequent of the last answers counts.
-* *Debate, judge*: the same debate; a fourth agent reads the problem and the last answers and decides.
 
-All strategies go out from the same first answers: agent 0's is what Reflection reads, and each of the three
-is Single's, whose figure is the mean over them. Each agent has a key of its own, the judge too. A vote counts
-answers that are numbers; of equally frequent ones the one that was given first, in the order of agents,
-counts. Where nobody gave a number there is no answer.
-
-A gumbel mark gives the same text again for the same prompt under the same key. Nothing here asks twice so:
-agents differ in their keys, and prompts of one agent that follow each other end in another number.
+All strategies start from the same first answers: Reflection reads that of agent 0, and Single is the mean
+over the three. Each agent has its own key. A vote counts numbers; the first of equally
+frequent ones wins. A gumbel mark gives the same text for the same prompt under the same key, so the prompts
+of an agent that follow each other end in different numbers.
 """
 
 from __future__ import annotations
@@ -31,28 +27,25 @@ from benchmarks.paper.quality.tasks import Problem, answer_of
 
 AGENTS = 3
 ROUNDS = 2
-JUDGE = AGENTS
-"""Number of the judge, behind the agents."""
 
 _ROLE = "You are Agent_{agent}. You solve problems with numbers, step by step and with care."
-_JUDGE = "You are Agent_{agent}, the judge. You decide which of several answers to a problem is right."
 _END = "End with a line of its own, 'Answer: ' and the number, with nothing else in it."
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    problem: Problem  # that it is to
-    agent: int  # who gives it; `JUDGE` is the judge
-    number: int  # of the agent's earlier calls in this strategy
-    prompt: Prompt  # what the agent is told
-    branch: str = ""  # tells apart calls of one agent and number with different prompts
+    problem: Problem
+    agent: int
+    number: int  # of earlier calls of the agent in this strategy
+    prompt: Prompt
+    branch: str = ""  # distinguishes calls of one agent and number with different prompts
 
 
 Ask = Callable[[Sequence[Call]], list[str]]
-"""Answers many calls at once, each on its own, in their order."""
+"""Answers independent calls, in their order."""
 
 First = Callable[[Problem, int], Prompt]
-"""(problem, agent) -> what an agent is told before its first answer."""
+"""(problem, agent) -> prompt of the first answer."""
 
 Strategy = Callable[[Sequence[Problem], Sequence[Sequence[str]], Ask], list[Fraction | None]]
 """(problems, their first answers agent by agent, ask) -> the answer to each problem."""
@@ -65,13 +58,13 @@ def first_prompt(problem: Problem, agent: int) -> Prompt:
 def _prompt(
     problem: Problem, agent: int, parts: Sequence[tuple[str, str]], request: str, opening: str
 ) -> Prompt:
-    role = (_JUDGE if agent == JUDGE else _ROLE).format(agent=agent)
+    role = _ROLE.format(agent=agent)
     known = tuple(Part(*part) for part in [("Problem:", problem.text), *parts])
     return Prompt(role, known, f"{request} {_END}", opening)
 
 
 def first_calls(problems: Sequence[Problem], prompt: First = first_prompt) -> list[Call]:
-    """Return what asks for the first answers that all strategies go out from, problem by problem."""
+    """Return the calls for the first answers, problem by problem."""
     return [Call(p, agent, 0, prompt(p, agent)) for p in problems for agent in range(AGENTS)]
 
 
@@ -93,29 +86,16 @@ def majority(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: As
 
 
 def debate(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask) -> list[Fraction | None]:
-    return majority(problems, _debated(problems, said, ask), ask)
-
-
-def judged(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask) -> list[Fraction | None]:
-    calls = []
-    for problem, texts in zip(problems, _debated(problems, said, ask), strict=True):
-        parts = [(f"Agent_{agent}:", text) for agent, text in enumerate(texts)]
-        request = "Compare the answers, check their steps, and decide."
-        calls.append(Call(problem, JUDGE, 0, _prompt(problem, JUDGE, parts, request, "Verdict 1:")))
-    return [answer_of(text) for text in ask(calls)]
-
-
-def _debated(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask) -> list[list[str]]:
-    last = [list(texts) for texts in said]
+    texts = [list(some) for some in said]
     for number in range(1, ROUNDS):
         calls = [
-            Call(problem, agent, number, _reply(problem, agent, number, texts), "debate")
-            for problem, texts in zip(problems, last, strict=True)
-            for agent in range(len(texts))
+            Call(problem, agent, number, _reply(problem, agent, number, some), "debate")
+            for problem, some in zip(problems, texts, strict=True)
+            for agent in range(len(some))
         ]
-        said = ask(calls)
-        last = [said[start : start + AGENTS] for start in range(0, len(said), AGENTS)]
-    return last
+        answers = ask(calls)
+        texts = [answers[start : start + AGENTS] for start in range(0, len(answers), AGENTS)]
+    return majority(problems, texts, ask)
 
 
 def _reply(problem: Problem, agent: int, number: int, texts: Sequence[str]) -> Prompt:
@@ -126,7 +106,7 @@ def _reply(problem: Problem, agent: int, number: int, texts: Sequence[str]) -> P
 
 
 def vote(answers: Sequence[Fraction | None]) -> Fraction | None:
-    """Return the most frequent number; of equally frequent ones the first; None where there is none.
+    """Return the most frequent number, the first of equally frequent ones; None if there is no number.
 
     >>> vote([Fraction(1), Fraction(2), None, Fraction(2)])
     Fraction(2, 1)
@@ -140,9 +120,6 @@ STRATEGIES: Mapping[str, Strategy] = {
     "Reflection": reflection,
     "Majority": majority,
     "Debate": debate,
-    "Debate, judge": judged,
 }
-"""Name -> strategy."""
-
 WITHOUT_INSTRUCTIONS = ("Single", "Majority")
-"""Those that a model can take part in which only continues a question."""
+"""Strategies for a model that only continues a question."""

@@ -1,14 +1,14 @@
-"""The paper's decoder as its text prints it: fixed parameters, and splits that are searched forward only.
+"""The paper's decoder as printed: fixed parameters, and splits that are searched forward only.
 
-`cusum` of `iet` splits each half again, and its open options are chosen on other records. What is printed is
-less (§ Competitive Change-Point Detection): segment s begins at τ̂_{s-1},
+`cusum` of `iet` splits each half again, and its open options are tuned on other records. The paper prints
+(§ Competitive Change-Point Detection): segment s begins at τ̂_{s-1},
 
     C_t = Σ_{i = τ̂_{s-1}}^{t} (z_i - z̄_s),    τ̂_s = argmax_{t > τ̂_{s-1}} |C_t|,    split if |C_τ̂_s| > τ
 
-and the next segment begins there: what lies before a split is not looked at again. z̄_s is the mean from
-τ̂_{s-1} to the text's end, as no other end is known yet. The parameters are the printed ones: windows of 64
-tokens, step 16, smooth_win 5, min_points_for_pair 10, local_radius 8. τ is not printed; 0.1 is iet's default.
-What `min_points_for_pair` and `local_radius` do is not printed either, and is here what it is in `iet`.
+and the next segment begins there; text before a split is not searched again. z̄_s is the mean from τ̂_{s-1} to
+the end of the text, since no other end is known yet. Parameters: windows of 64 tokens, step 16, smooth_win 5,
+min_points_for_pair 10, local_radius 8. τ is not printed; 0.1 is the default of `iet`. The paper does not say
+what `min_points_for_pair` and `local_radius` do; here they mean the same as in `iet`.
 """
 
 from __future__ import annotations
@@ -28,25 +28,24 @@ Labels = NDArray[np.int64]
 
 
 def forward(margins: Floats, tau: float, min_points: int) -> Labels:
-    """Return the change points of margins z [W], ascending: each is sought from the one before to the end.
+    """Return the change points of margins z [W], ascending; each is searched after the previous one.
 
-    Only splits that leave at least `min_points` windows on both sides are candidates; the first of equal
-    ones wins. Cost: O(W·S). Deterministic.
+    Candidates leave at least `min_points` windows on both sides; the first maximum wins. Cost: O(W·S).
     """
-    found: list[int] = []
+    points: list[int] = []
     start = 0
     while True:
         rest = margins[start:]
         sums = np.abs(np.cumsum(rest - rest.mean())) if len(rest) else rest
         allowed = sums[min_points - 1 : len(rest) - min_points]
         if not len(allowed) or not allowed.max() > tau:
-            return np.array(found, np.int64)
+            return np.array(points, np.int64)
         start += min_points - 1 + int(allowed.argmax()) + 1
-        found.append(start)
+        points.append(start)
 
 
 def labels(scores: NDArray[np.float32], options: CusumOptions = PRINTED) -> Labels:
-    """Return the agent of every token [T] of scores [T, A], in forced choice: each segment's highest sum."""
+    """Return the agent of every token [T] of scores [T, A], in forced choice."""
     f = windows(scores, options.window, options.step)
     points = refine(
         f, forward(smooth(margin(f), options.smooth_windows), options.tau, options.min_points), options.radius

@@ -1,4 +1,4 @@
-"""How a marked text is read: the paper's decoder and ours, under any mark, in one shape."""
+"""Attribution of a marked text by the paper's decoder and by `posterior`, under any mark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.paper.marks import GAMMA, GREEN, Keys
-from benchmarks.paper.reading import alignment, printed
+from benchmarks.paper.reading import printed
 from iet.audit.auditor import Auditor
 from iet.audit.evidence import activity_log_p, benjamini_hochberg, decoy_log_p, holm, segment_log_p
 from iet.audit.metrics import token_accuracy, token_labels
@@ -24,7 +24,7 @@ from iet.marks.tokenizer import Tokenizer
 from iet.native.pairs import repeats
 
 LEVEL = 0.01
-"""Of what is attributed where text may stay unattributed."""
+"""Level of attribution if text may stay unattributed."""
 
 GRID: Mapping[str, tuple[float, ...]] = {
     "tau": (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8),
@@ -32,25 +32,25 @@ GRID: Mapping[str, tuple[float, ...]] = {
     "radius": (0, 8, 16),
     "min_points": (2, 5, 10),
 }
-"""Options of "cusum" that the paper leaves open; chosen on texts that no table is made of."""
+"""Options of "cusum" that the paper leaves open; chosen on texts that are in no table."""
 
 ZERO_OR_ONE = sum_family("kgw", BernoulliSum((1,), GAMMA, 0.0, 1.0))
 """The law of green lists' scores of 0 and 1, for which `log_activity` has strengths."""
 
 DECOYS = 10_000
-"""Number of drawn green lists among which those of the agents are ranked."""
+"""Number of random green lists among which those of the agents are ranked."""
 
 Labels = NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Read:
+class Reading:
     labels: Labels  # agent of every token [T] in forced choice, as in the paper
-    edges: NDArray[np.float64] | None  # Â over all keys, of those labels; None where the paper has N/A
-    # The same where text may stay unattributed (-1), at `LEVEL`; None: the reader has no such choice
+    edges: NDArray[np.float64] | None  # Â over all keys, of those labels; None: the paper has N/A
+    # Labels if text may stay unattributed (-1), at `LEVEL`; None: the reader always attributes
     free: Labels | None = None
-    matched: bool = False  # labels were given their names with the truth's help
-    failures: int = 0  # 1 where the reader gave no answer
+    matched: bool = False  # unnamed labels were mapped to agents with the truth
+    failures: int = 0  # 1 if the reader gave no answer
 
 
 def read(
@@ -60,13 +60,13 @@ def read(
     decoder: str,
     options: Mapping[str, Any] | None = None,
     boundaries: Sequence[int] | None = None,
-) -> Read:
-    """Read a text under some keys; with true `boundaries`, in characters, only names are sought.
+) -> Reading:
+    """Read a text under keys; with true `boundaries`, in characters, only names are sought (Oracle-IET).
 
-    That is the paper's Oracle-IET, and nothing is read freely. `iet`'s own marks are read by an `Auditor`.
-    Green lists have none: they are read by the same decoder, and freely what an `Auditor` asks of a segment
-    is asked of theirs: of "posterior" that its agent is found in the text and the probability that it wrote
-    none of the segment is at most `LEVEL`, of the others that its p-value is among the discoveries.
+    An `Auditor` reads `iet`'s own marks. Green lists are read by the same decoders. If text may stay
+    unattributed, their segments must pass the test of an `Auditor`: with "posterior" the agent is found in
+    the text and the probability that it wrote none of the segment is at most `LEVEL`; with "cusum" the
+    p-value of the segment is among the discoveries.
     """
     more = dict(options or {})
     if keys.registry is not None:
@@ -76,7 +76,7 @@ def read(
         free = None
         if boundaries is None:
             free = Auditor(keys.registry, decoder, level=LEVEL, **more).audit(text).token_agents
-        return Read(_labels(report.token_agents), edges, None if free is None else _labels(free))
+        return Reading(_labels(report.token_agents), edges, None if free is None else _labels(free))
     encoding = tokenizer.encode(text)
     ids = encoding.token_ids
     scores, pairs = keys.scores(ids), keys.pairs(ids)
@@ -84,43 +84,37 @@ def read(
         cuts = itertools.pairwise([0, *boundaries, len(text)])
         spans = [(start, end, piece) for piece, (start, end) in enumerate(cuts)]
         labels = named(scores, pairs, token_labels(spans, encoding.char_ends))
-        return Read(labels, _edges(Segmentation(labels.astype(np.int32)), scores))
+        return Reading(labels, _edges(Segmentation(labels.astype(np.int32)), scores))
     found = decode(scores, decoder, keys.family, pairs=pairs, **more)
-    return Read(
+    return Reading(
         _labels(found.token_agents), _edges(found, scores), _free(scores, pairs, keys.family, decoder, more)
     )
 
 
-def read_as_printed(text: str, keys: Keys, tokenizer: Tokenizer) -> Read:
-    """Read a text by the paper's decoder as it is printed (`printed`), in forced choice alone."""
+def read_as_printed(text: str, keys: Keys, tokenizer: Tokenizer) -> Reading:
+    """Read a text by the paper's decoder as it is printed (`printed`), in forced choice."""
     scores = keys.scores(tokenizer.encode(text).token_ids)
     return _forced(printed.labels(scores), scores)
 
 
-def read_told(text: str, keys: Keys, tokenizer: Tokenizer, speakers: Sequence[int]) -> Read:
-    """Read a text whose turns have these speakers, in this order (`alignment`): only bounds are sought."""
-    ids = tokenizer.encode(text).token_ids
-    return _forced(alignment.aligned(keys, ids, speakers), keys.scores(ids))
-
-
-def _forced(labels: Labels, scores: NDArray[np.float32]) -> Read:
-    return Read(labels, _edges(Segmentation(labels.astype(np.int32)), scores))
+def _forced(labels: Labels, scores: NDArray[np.float32]) -> Reading:
+    return Reading(labels, _edges(Segmentation(labels.astype(np.int32)), scores))
 
 
 def tune(texts: Sequence[tuple[str, Keys, Labels]], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the options of "cusum" that suit some texts best."""
+    """Return the options of "cusum" with the highest mean TokenAcc on texts."""
     scored = ((keys.scores(tokenizer.encode(text).token_ids), truth) for text, keys, truth in texts)
     return ranked(scored, texts[0][1].family)[0]
 
 
 def ranked(texts: Iterable[tuple[NDArray[np.float32], Labels]], family: Family | str) -> list[dict[str, Any]]:
-    """Return the options in `GRID` by mean TokenAcc on some scores and their truth, the highest first."""
+    """Return the options in `GRID`, sorted by descending mean TokenAcc on scores and their truth."""
     options: list[dict[str, Any]]
     options = [dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())]
     accuracy: list[list[float]] = [[] for _ in options]
     for scores, truth in texts:
-        for given, found in zip(options, accuracy, strict=True):
-            found.append(token_accuracy(truth, decode(scores, "cusum", family, **given).token_agents))
+        for chosen, values in zip(options, accuracy, strict=True):
+            values.append(token_accuracy(truth, decode(scores, "cusum", family, **chosen).token_agents))
     return [options[i] for i in np.argsort(-np.mean(accuracy, axis=1), kind="stable")]
 
 
@@ -144,7 +138,7 @@ def _free(
         assert found.posterior is not None
         fresh = (pairs >= 0) & ~repeats(pairs)
         sums, counts = evidence_blocks(scores, fresh)
-        if family is GREEN:  # no table of log Λ: p-values are ranks among lists that nobody wrote with
+        if family is GREEN:  # no table of log Λ: p-values are ranks among random lists
             rng = np.random.default_rng(len(scores))
             green = rng.binomial(counts.astype(np.int64)[:, None], GAMMA, (len(counts), DECOYS))
             activity = log_activity((sums + counts[:, None]) / 2, counts, ZERO_OR_ONE)
@@ -166,7 +160,7 @@ def _free(
 
 
 def named(scores: NDArray[np.float32], pairs: Labels, pieces: Labels) -> Labels:
-    """Name each piece, by the numbers of tokens, after the key with the highest sum, pairs counted once."""
+    """Return for every token the key with the highest sum in its piece; repeated pairs count once."""
     labels = np.zeros(len(pairs), np.int64)
     for piece in np.unique(pieces):
         inside = np.flatnonzero(pieces == piece)

@@ -1,4 +1,4 @@
-"""How well a reader did: figures of one text."""
+"""Figures of one text: how well it was attributed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy.typing as npt
 from numpy.typing import NDArray
 
 from benchmarks.paper.conversations.logs import Log
-from benchmarks.paper.transforms.altered import Altered
+from benchmarks.paper.transforms import Altered
 from iet.audit.metrics import boundary_f1, coverage, edge_similarity, mean_iou, token_accuracy, token_labels
 from iet.errors import InputError, ShapeError
 from iet.marks.tokenizer import Tokenizer
@@ -22,16 +22,19 @@ FIGURES = {
     "coverage": "coverage",
     "accuracy_where_attributed": "accuracy where attributed",
 }
-"""Figures of `score`, and how tables call them."""
+"""Figures of `score` and their names in tables."""
+
+SHOWN = ("token_accuracy", "iou", "edge_similarity")
+"""The paper's figures."""
 
 
 def truth_of(source: Log | Altered, tokenizer: Tokenizer) -> Labels:
-    """Return the true label of every token of the text, int64 [T]; -1 is nobody."""
+    """Return the true agent of every token of the text, int64 [T]."""
     return token_labels(source.spans, tokenizer.encode(source.text).char_ends)
 
 
 def true_edges(source: Log | Altered, agents: int) -> NDArray[np.float64]:
-    """Return the true adjacency matrix [n, n] of the text as it stands: after a shuffle, of the new order."""
+    """Return the true adjacency matrix [n, n] of the text after the transformation."""
     return source.edges(agents) if isinstance(source, Altered) else source.edges
 
 
@@ -44,12 +47,11 @@ def score(
     found_edges: npt.ArrayLike | None = None,
     margin: int = 16,
 ) -> dict[str, float | None]:
-    """Return `FIGURES` of one text for what one reader found (`iet.metrics` has the definitions).
+    """Return `FIGURES` of one text (definitions: `iet.audit.metrics`).
 
-    `truth` and `found` are labels of the text's tokens [T], -1 = nobody; labels of n and above, of a registry
-    with spurious keys, are wrong. IoU is the mean over the n agents, as in the paper; an agent in neither
-    labelling is left out, and so a log of n agents who all speak counts all n. EdgeSim of A* and Â, which may
-    be over more keys, is None without Â; `accuracy_where_attributed` is None where nothing is.
+    `truth` and `found` are labels of the tokens [T], -1 if unattributed; labels of n and above, from spurious
+    keys, are wrong. IoU is the mean over the agents that are in at least one labelling. EdgeSim is None
+    without `found_edges`, and `accuracy_where_attributed` is None if nothing is attributed.
     """
     g, estimate = (np.asarray(labels) for labels in (truth, found))
     right = token_accuracy(g, estimate)
@@ -76,6 +78,6 @@ def _edge_similarity(edges: npt.ArrayLike, found: npt.ArrayLike, agents: int) ->
     truth, estimate = np.asarray(edges, np.float64), np.asarray(found, np.float64)
     if truth.shape != (agents, agents):
         raise ShapeError("edges", got=list(truth.shape), expected=[agents, agents])
-    if estimate.ndim == 2 and len(estimate) > agents:  # keys that nobody holds have no edges
+    if estimate.ndim == 2 and len(estimate) > agents:  # spurious keys have no edges
         truth = np.pad(truth, (0, len(estimate) - agents))
     return edge_similarity(truth, estimate)

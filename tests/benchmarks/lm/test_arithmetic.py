@@ -18,11 +18,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("matplotlib")
 
 from benchmarks.lm import train_arithmetic, training  # noqa: E402 - after the skips
-from benchmarks.paper.quality.answers import (  # noqa: E402
-    SHORT,
-    spoken,
-)
-from benchmarks.paper.quality.experiment import ARITHMETIC_MODEL  # noqa: E402
+from benchmarks.paper.quality.experiment import ARITHMETIC_MODEL, SHORT, spoken  # noqa: E402
 from benchmarks.writing.models import Loaded, load  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

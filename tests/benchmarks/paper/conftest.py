@@ -1,4 +1,4 @@
-"""What the tests of the paper's experiments share."""
+"""Fixtures of the tests of the paper's experiments."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
-    """That of the shipped model."""
+    """The tokenizer of the shipped model."""
     return Tokenizer(DEMO_SOURCE)
 
 
 @pytest.fixture
 def any_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a local server takes for a key."""
+    """Set an API key; a local server accepts any word."""
     monkeypatch.setenv("OPENAI_API_KEY", "any word")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
-import sys
 
 import numpy as np
 import pytest
 
 from iet.audit.metrics import edge_similarity, token_accuracy
-from iet.errors import BackendUnavailable, InputError, ShapeError
 from tests.support.paper_logs import log_of, prose, words
 
-sklearn_text = pytest.importorskip("sklearn.feature_extraction.text")
+pytest.importorskip("sklearn")
 pytest.importorskip("langchain_text_splitters")
 pytest.importorskip("nltk")
 
-from benchmarks.paper.baselines import BASELINES, hmm, segmenters  # noqa: E402 - after the skips
-from benchmarks.paper.baselines.reading import (  # noqa: E402  # noqa: E402
+from benchmarks.paper.baselines import BASELINES, hmm, segmenters
+from benchmarks.paper.baselines.reading import (
     best_one_to_one,
     match_labels,
     match_segments,
@@ -35,7 +32,7 @@ SEGMENTERS = {
 
 
 def disjoint(rng, turns, joiner="\n\n", sentences=12, agents=3):
-    """A log in which no two turns share a word; turns are of equal length."""
+    """A log of equally long turns without common words."""
     said = [(i % agents, prose(rng, words(rng, 12, chr(97 + i) + "o"), sentences)) for i in range(turns)]
     return log_of(said, agents, joiner=joiner)
 
@@ -65,15 +62,6 @@ def test_units_tile_the_text_and_cross_no_turn(tokenizer, unit_tokens):
         # Only the last chunk of a message may be shorter.
         assert end - start == unit_tokens or end == len(tokens) or tokens.turns[end] != tokens.turns[end - 1]
     assert "".join(unit_texts(log, tokens, bounds)) == log.text
-
-
-def test_what_is_no_log_for_a_baseline_is_refused(tokenizer):
-    with pytest.raises(InputError, match="record 7: got a text without tokens"):
-        read_tokens(log_of([(0, "")], 2, record=7), tokenizer)
-    with pytest.raises(InputError, match="record 7: got a turn of agent 2, expected 0 to 1"):
-        read_tokens(log_of([(2, "so")], 2, record=7), tokenizer)
-    with pytest.raises(InputError, match="unit_tokens: got 0"):
-        unit_bounds(read_tokens(log_of([(0, "so")], 2), tokenizer), 0)
 
 
 # Matching
@@ -110,15 +98,6 @@ def test_segments_take_the_agents_of_their_turns():
     # Two segments never share a turn: here the second takes what is left, the turn of agent 1.
     split = np.array([0, 0, 1, 2, 2, 2, 2, 2, 2])
     assert match_segments(split, np.array([0, 0, 0, 1, 2, 2, 2, 2, 2]), agents).tolist()[2] == 1
-    with pytest.raises(InputError, match="got 3 different ones, expected at most 2"):
-        match_segments(np.array([0, 1, 2]), np.array([0, 1, 1]), np.array([0, 1, 1]))
-
-
-def test_labels_that_cannot_be_matched_are_refused():
-    with pytest.raises(ShapeError, match="labels"):
-        best_one_to_one([0, 1], [0])
-    with pytest.raises(InputError, match="got -1"):
-        best_one_to_one([0, -1], [0, 1])
 
 
 # HMM
@@ -146,10 +125,6 @@ def test_viterbi_goes_on_where_emissions_say_nothing():
     log_emissions = np.zeros((9, 4))
     log_emissions[4, 2] = 1.0
     assert set(hmm.viterbi(log_emissions, 0.9).tolist()) == {2}
-    with pytest.raises(InputError, match="stay: got 1"):
-        hmm.viterbi(log_emissions, 1)
-    with pytest.raises(ShapeError, match="log_emissions"):
-        hmm.viterbi(np.zeros((0, 4)), 0.5)
 
 
 def by_vocabulary(records, agents, rng, own=6, common=0):
@@ -163,45 +138,13 @@ def by_vocabulary(records, agents, rng, own=6, common=0):
     ]
 
 
-def test_similarities_equal_scikit_learns_on_the_other_records(tokenizer):
-    rng = np.random.default_rng(3)
-    logs = by_vocabulary(4, 3, rng, common=20)
-    logs.append(log_of([(turn.agent, turn.text + " anew") for turn in logs[0].turns], 3, record=0))
-    units = [[turn.text for turn in log.turns] + ["neverseen"] for log in logs]
-    for log, texts, cosines in zip(logs, units, hmm.similarities(logs, units), strict=True):
-        others = [turn for other in logs if other.record != log.record for turn in other.turns]
-        fitted = sklearn_text.TfidfVectorizer().fit([turn.text for turn in others])
-        prototypes = fitted.transform(
-            [" ".join(turn.text for turn in others if turn.agent == agent) for agent in range(3)]
-        )
-        expected = (fitted.transform(texts) @ prototypes.T).toarray()
-        np.testing.assert_allclose(cosines, expected, atol=1e-12)
-
-
-def test_similarities_in_a_log_equal_scikit_learns_on_its_other_units():
-    (log,) = by_vocabulary(1, 3, np.random.default_rng(3), common=20)
-    units = [turn.text for turn in log.turns] + ["neverseen"]
-    truth = np.array([*(turn.agent for turn in log.turns), 0])
-    for u, cosines in enumerate(hmm.own_similarities(units, truth, 3)):
-        rest = [(a, text) for i, (a, text) in enumerate(zip(truth, units, strict=True)) if i != u]
-        fitted = sklearn_text.TfidfVectorizer().fit([text for _, text in rest])
-        prototypes = fitted.transform(
-            [" ".join(text for a, text in rest if a == agent) for agent in range(3)]
-        )
-        expected = (fitted.transform([units[u]]) @ prototypes.T).toarray()[0]
-        np.testing.assert_allclose(cosines, expected, atol=1e-12)
-    assert not hmm.own_similarities(["!", "?"], np.array([0, 1]), 2).any()
-
-
-@pytest.mark.parametrize("read", [hmm.read, hmm.read_own], ids=["of others", "of the log itself"])
-def test_agents_with_words_of_their_own_are_named(tokenizer, read):
+def test_agents_with_words_of_their_own_are_named(tokenizer):
     logs = by_vocabulary(3, 4, np.random.default_rng(4))
-    for log, found in zip(logs, read(logs, tokenizer), strict=True):
+    for log, found in zip(logs, hmm.read(logs, tokenizer), strict=True):
         # A unit may hold nothing but the end of a word: it goes with its neighbour before or after.
         assert token_accuracy(read_tokens(log, tokenizer).agents, found.labels) > 0.99
         assert edge_similarity(log.edges, found.edges) == pytest.approx(1)
         assert not found.matched
-        assert found.failures == 0
 
 
 def test_a_record_never_describes_its_own_agents(tokenizer):
@@ -212,16 +155,6 @@ def test_a_record_never_describes_its_own_agents(tokenizer):
     found = hmm.read([*logs, swapped, again], tokenizer)
     for log, one in zip([swapped, again], found[8:], strict=True):
         assert token_accuracy(read_tokens(log, tokenizer).agents, one.labels) < 0.02
-
-
-def test_the_hmm_refuses_what_it_cannot_learn_from(tokenizer):
-    logs = by_vocabulary(2, 2, np.random.default_rng(6))
-    with pytest.raises(InputError, match="fewer than two records"):
-        hmm.read(logs[:1], tokenizer)
-    with pytest.raises(InputError, match=r"got some of \[2, 3\] agents"):
-        hmm.read([*logs, *by_vocabulary(1, 3, np.random.default_rng(6))], tokenizer)
-    with pytest.raises(InputError, match="got no word"):
-        hmm.read([log_of([(0, "!"), (1, "?")], 2, record=r) for r in range(2)], tokenizer)
 
 
 # Segmenters
@@ -278,56 +211,7 @@ def test_recursive_is_blind_to_words():
     assert segmenters.recursive(a, 6) == segmenters.recursive(b, 6)
 
 
-@pytest.mark.parametrize("name", SEGMENTERS)
-def test_segmenters_refuse_nonsense(name):
-    with pytest.raises(InputError, match="text: got an empty one"):
-        SEGMENTERS[name]("", 2)
-    with pytest.raises(InputError, match="segments: got 0"):
-        SEGMENTERS[name]("so", 0)
-
-
-@pytest.mark.parametrize(
-    ("name", "module"),
-    [("recursive", "langchain_text_splitters"), ("texttiling", "nltk.tokenize.texttiling")],
-)
-def test_a_missing_package_is_named(monkeypatch, name, module):
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(BackendUnavailable, match=rf"{module} is missing: pip install .*\[paper\]"):
-        SEGMENTERS[name]("some text", 2)
-
-
-def test_text_tiling_refuses_what_nltk_refuses():
-    with pytest.raises(InputError, match="text: got 1000001 characters"):
-        segmenters.text_tiling("a" * (segmenters.MOST_CHARACTERS + 1), 2)
-
-
-# The dict
-
-
-def test_every_baseline_says_what_it_is():
-    assert [entry.name for entry in BASELINES.values()] == [
-        "ChatGPT",
-        "DeepSeek",
-        "Bedrock",
-        "HMM / Viterbi",
-        "HMM / Viterbi, of the log itself",
-        "Recursive",
-        "Semantic-BoW",
-        "TextTiling",
-        *(f"{name}, in order" for name in ("Recursive", "Semantic-BoW", "TextTiling")),
-    ]
-    assert [name for name, entry in BASELINES.items() if entry.edges] == ["hmm", "hmm-own"]
-    for entry in BASELINES.values():
-        parameters = inspect.signature(entry.read).parameters
-        assert list(parameters)[:3] == ["logs", "tokenizer", "seed"]
-        required = {
-            name for name, p in parameters.items() if p.default is p.empty and p.kind is p.KEYWORD_ONLY
-        }
-        assert set(entry.needs) == required
-        assert entry.source
-
-
-@pytest.mark.parametrize("name", ["hmm", "hmm-own", *SEGMENTERS])
+@pytest.mark.parametrize("name", ["hmm", *SEGMENTERS])
 def test_readers_repeat_themselves_and_label_every_token(name, tokenizer):
     logs = by_vocabulary(2, 3, np.random.default_rng(12), common=10)
     first, second = (BASELINES[name].read(logs, tokenizer, seed) for seed in (123, 124))

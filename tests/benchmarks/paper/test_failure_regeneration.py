@@ -1,4 +1,4 @@
-"""Rewritten logs: what each turn is written from, how long it becomes, and what a kill leaves."""
+"""Rewritten logs: prompts, lengths, continued runs, and the restore experiment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from benchmarks.paper.conversations.author import Generated, ModelAuthor, Row  #
 from benchmarks.paper.failure import restore  # noqa: E402
 from benchmarks.paper.failure.regeneration import (  # noqa: E402
     Rewriting,
-    mean_entropy,
     regenerate,
     rewriting_of,
 )
@@ -48,7 +47,7 @@ TURNS = [
 
 
 class Scribe:
-    """Writes each row's most tokens, and notes what it was asked."""
+    """Writes the most tokens of each row, and records the rows."""
 
     def __init__(self, loaded: Loaded, token: str = " the") -> None:
         self.loaded = loaded
@@ -65,7 +64,7 @@ def rewritten(
 ) -> tuple[list[Trajectory], Scribe]:
     scribe = Scribe(loaded)
     rewriting = rewriting or rewriting_of(loaded, "Algorithm-Generated")
-    return regenerate(logs, rewriting, scribe, loaded, out, progress=False), scribe
+    return regenerate(logs, rewriting, scribe, loaded, out), scribe
 
 
 def tokens(loaded: Loaded, text: str) -> int:
@@ -92,7 +91,7 @@ def test_a_turn_is_written_from_the_conversation_and_from_itself(loaded, tmp_pat
     assert "A: the the" in asked[1].plain  # as it was rewritten, not as it was
     assert TURNS[0][1] not in asked[1].plain
     assert "Computer_terminal: exitcode: 0" in asked[1].plain
-    # A long turn in parts: the originals' parts are together the original, and each goes on behind the last.
+    # The parts of a long original are together the original; each part continues the previous one.
     parts = asked[1:-1]
     assert len(parts) == math.ceil(tokens(loaded, LONG) / 256)
     assert len(parts) > 1
@@ -131,7 +130,7 @@ def test_logs_are_written_together_in_batches_of_like_length(loaded: Loaded, tmp
 def test_blank_turns_are_drawn_again_longer_and_then_given_up(loaded: Loaded, tmp_path: pathlib.Path) -> None:
     scribe = Scribe(loaded, "\n")
     rewriting = rewriting_of(loaded, "Algorithm-Generated")
-    (found,) = regenerate([trajectory([("A", "Hi.")])], rewriting, scribe, loaded, tmp_path, progress=False)
+    (found,) = regenerate([trajectory([("A", "Hi.")])], rewriting, scribe, loaded, tmp_path)
     assert found.turns[0].content == "..."
     fewest = [batch[0][0].fewest for batch in scribe.asked]
     assert fewest == [fewest[0] + i for i in range(4)]
@@ -152,43 +151,29 @@ def test_a_killed_run_goes_on_with_the_turn_that_was_cut_short(loaded, tmp_path)
     assert {agent for batch in scribe.asked for _, agent in batch[:-1]} <= {"B"}
     again, scribe = rewritten(loaded, tmp_path / "killed", logs)
     assert (again, scribe.asked) == (whole, [])
-    assert mean_entropy(tmp_path / "killed" / rewriting.name, logs) == 2.0
 
 
-def test_a_file_of_other_logs_or_settings_or_damaged_is_refused(loaded, tmp_path):
-    logs = [trajectory(TURNS, number=3)]
-    rewritten(loaded, tmp_path, logs)
+def test_a_file_of_another_text_or_setting_is_refused(loaded, tmp_path):
+    rewritten(loaded, tmp_path, [trajectory(TURNS, number=3)])
     rewriting = rewriting_of(loaded, "Algorithm-Generated")
-    path = tmp_path / rewriting.name
-    other = [trajectory([("A", "Another text.")], number=3)]
-    with pytest.raises(InputError, match="log 3, turn 0: rewritten from another text"):
-        rewritten(loaded, tmp_path, other)
+    with pytest.raises(InputError, match="log 3: rewritten from another text"):
+        rewritten(loaded, tmp_path, [trajectory([("A", "Another text.")], number=3)])
     cooler = rewriting_of(loaded, "Algorithm-Generated", temperature=0.7)
-    shutil.copy(path, tmp_path / cooler.name)
-    with pytest.raises(InputError, match="line 1: got a setting with digest"):
-        rewritten(loaded, tmp_path, logs, cooler)
-    lines = path.read_bytes().splitlines(keepends=True)
-    line = json.loads(lines[1])
-    for broken, message in (
-        (b"[1]\n", "line 2: damaged"),
-        (json.dumps({**line, "ids": "5"}).encode() + b"\n", "line 2, field 'ids': got '5', expected list"),
-        (lines[2], "line 3: turn 2 of log 3 for the second time"),
-    ):
-        path.write_bytes(lines[0] + broken + b"".join(lines[2:]))
-        with pytest.raises(InputError, match=message):
-            rewritten(loaded, tmp_path, logs)
-    with pytest.raises(InputError, match="got log 1 of Hand-Crafted, expected Algorithm-Generated"):
-        rewritten(loaded, tmp_path, [trajectory([("human", "Hi")], subset="Hand-Crafted")])
+    shutil.copy(tmp_path / rewriting.name, tmp_path / cooler.name)
+    with pytest.raises(InputError, match="line 1: expected digest"):
+        rewritten(loaded, tmp_path, [trajectory(TURNS, number=3)], cooler)
+    with pytest.raises(InputError, match="temperature: got 0"):
+        rewriting_of(loaded, "Algorithm-Generated", temperature=0.0)
 
 
-def test_people_are_left_out_where_metadata_tell_them(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+def test_human_turns_are_not_read_if_metadata_show_them(loaded: Loaded, tmp_path: pathlib.Path) -> None:
     words = " ".join(f"Row {i} is even." for i in range(12))
     said = [("human", "Where?"), ("Orchestrator (thought)", words), ("Orchestrator (-> WebSurfer)", words)]
     said += [("WebSurfer", words), ("ComputerTerminal", "exitcode: 0 (execution succeeded)")]
     log = trajectory(said, subset="Hand-Crafted")
     rewriting = rewriting_of(loaded, "Hand-Crafted")
     author = ModelAuthor(loaded, rewriting.sampling)
-    (marked,) = regenerate([log], rewriting, author, loaded, tmp_path, progress=False)
+    (marked,) = regenerate([log], rewriting, author, loaded, tmp_path)
     registry = Marker(rewriting.sampling, loaded.reader).registry(log.agents)
     assert registry is not None
     assert list(registry) == ["Orchestrator", "WebSurfer"]
@@ -204,21 +189,7 @@ def test_people_are_left_out_where_metadata_tell_them(loaded: Loaded, tmp_path: 
     assert named(read_names(Auditor(registry), remove_ids(blank))) == []
 
 
-def test_settings_out_of_range_are_refused(loaded: Loaded) -> None:
-    for options, message in (
-        ({"mark": "kgw"}, "mark: got 'kgw'"),
-        ({"mark": "gumbel", "strength": 1.0}, "strength: got 1.0"),
-        ({"temperature": 0.0}, "temperature: got 0.0"),
-        ({"top_p": 1.5}, "top_p: got 1.5"),
-        ({"part_tokens": 0}, "part_tokens: got 0"),
-    ):
-        with pytest.raises(InputError, match=message):
-            rewriting_of(loaded, "Algorithm-Generated", **options)
-    with pytest.raises(InputError, match="subset: got 'x'"):
-        rewriting_of(loaded, "x")
-
-
-def test_the_experiment_restores_what_it_rewrote(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+def test_the_experiment_restores_what_it_rewrote(loaded, tmp_path, capsys):
     history = [
         {"name": "A_Expert", "role": "user", "content": " ".join(f"Row {i} is even." for i in range(16))},
         {"name": "Computer_terminal", "role": "user", "content": "exitcode: 0 (execution succeeded)\n"},
@@ -235,29 +206,21 @@ def test_the_experiment_restores_what_it_rewrote(loaded: Loaded, tmp_path: pathl
     }
     assert len(cells) == 2 * (1 + 1 + 2 + 2)
     bare = cells["gumbel", "ID removal", "not restored", ""]
-    assert (sum(bare["turns"]), sum(bare["right"]), bare["ideal_judge"]) == (2, 0, False)
+    assert (bare["turns"], bare["right"], bare["ideal_judge"]) == (2, 0, False)
     for registry in ("the log's agents", "all agents"):
         names = cells["gumbel", "ID removal", registry, "known"]
-        assert sum(names["right"]) == 2
-        assert (names["tools"], names["tools_open"]) == (1, 1)
+        assert (names["right"], names["tools"], names["tools_open"]) == (2, 1, 1)
         assert names["ideal_judge"]
         assert names["token_accuracy"] > 0.9
-    texts = {text["file"].split("-")[2]: text for text in found["texts"]}
-    assert texts["gumbel"]["rewritten"] == 2
-    assert texts["gumbel"]["ideal_judge_clean"] == 1.0
     before = {path: path.read_bytes() for path in (tmp_path / "out" / "logs").iterdir()}
-    asked = ["--data", str(data), "--out", str(tmp_path / "out"), "--batch", "4", "--any-rows"]
-    assert command.main(["restore", *asked]) == 0
+    asked = ["--data", str(data), "--out", str(tmp_path / "out"), "--batch", "4"]
+    assert command.main(["restore", *asked, "--extract"]) == 0
     again = json.loads(result.read_text(encoding="utf-8"))
     assert (read_rows(result), again["table"], again["digest"]) == (rows, found["table"], found["digest"])
     assert before == {path: path.read_bytes() for path in (tmp_path / "out" / "logs").iterdir()}
-    for suffix in ("md", "csv", "json"):
-        assert (tmp_path / "out" / f"restore.{suffix}").stat().st_size
-    with pytest.raises(InputError, match="they differ in temperature; choose another --out, or --overwrite"):
-        restore.run(loaded, data, tmp_path / "out", restore.Options(batch=4, temperature=0.5), whole=False)
-    assert before == {path: path.read_bytes() for path in (tmp_path / "out" / "logs").iterdir()}
-    with pytest.raises(InputError, match=r"holds 1 logs, expected 1\.json to 126\.json"):
-        restore.run(loaded, data, tmp_path / "out", options)
-    assert command.main(["restore", *asked[:-1]]) == 1
-    with pytest.raises(InputError, match="records: got 2, expected 1 to 1 logs"):
-        restore.run(loaded, data, tmp_path / "out", restore.Options(logs=2), whole=False)
+    assert command.main(["restore", *asked, "--extract", "--temperature", "0.5"]) == 1
+    assert "differs in temperature" in capsys.readouterr().err
+    assert command.main(["restore", *asked]) == 1
+    assert "1 logs of 'Algorithm-Generated', expected 126" in capsys.readouterr().err
+    assert command.main(["restore", *asked, "--extract", "--records", "2"]) == 1
+    assert "records: got 2, expected 1 to 1 logs" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""O and Rec: what metadata loss takes away, and that the truth brings all of it back."""
+"""O and Rec: corruption of logs, and that the true ĝ restores them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from benchmarks.paper.failure.restoration import (
     ideal_step,
     identities,
     majority,
-    merged,
     nearest,
     remove_ids,
     restore_boundaries,
@@ -27,7 +26,6 @@ from benchmarks.paper.failure.restoration import (
 )
 from benchmarks.paper.failure.trajectories import JOINER, SUBSETS, Restored, Trajectory, agent_of, load
 from iet.demo.conversation import MODEL
-from iet.errors import InputError
 from iet.marks.tokenizer import Tokenizer
 from tests.support.failure_logs import trajectory
 
@@ -70,10 +68,22 @@ def true_agents(log: Trajectory) -> list[Named]:
     return [(end - size, end, name) for (name, size), end in zip(runs, ends, strict=True)]
 
 
+def merged(log: Trajectory) -> list[tuple[str, str]]:
+    """Agent and content of each turn, with adjacent turns of an agent joined, without empty ones."""
+    turns: list[tuple[str, str]] = []
+    for turn in log.turns:
+        name = agent_of(turn.name)
+        if turns and turns[-1][0] == name:
+            turns[-1] = name, turns[-1][1] + JOINER + turn.content
+        else:
+            turns.append((name, turn.content))
+    return [(name, content) for name, content in turns if content]
+
+
 # ---------------------------------------------------------------- O
 
 
-def test_without_ids_all_turns_of_algorithm_generated_logs_are_of_one_agent() -> None:
+def test_without_ids_algorithm_generated_logs_have_one_name() -> None:
     log = trajectory([("A", "I am A."), ("Computer_terminal", "exitcode: 0"), ("", "Hello"), ("B", "Fine.")])
     bare = remove_ids(log)
     assert [(turn.name, turn.human) for turn in bare.turns] == [
@@ -86,7 +96,7 @@ def test_without_ids_all_turns_of_algorithm_generated_logs_are_of_one_agent() ->
     assert bare.system_prompts == ()
 
 
-def test_without_ids_people_stay_in_hand_crafted_logs() -> None:
+def test_without_ids_human_turns_stay_in_hand_crafted_logs() -> None:
     log = trajectory([("human", "Where?"), ("Orchestrator (thought)", "Hm."), ("WebSurfer", "There.")],
                      subset="Hand-Crafted")  # fmt: skip
     assert [(turn.name, turn.human) for turn in remove_ids(log).turns] == [
@@ -143,46 +153,22 @@ def test_true_agents_name_every_turn_that_says_something(log: Trajectory) -> Non
 
 
 @pytest.mark.skipif(not (DATA / "who_and_when").is_dir(), reason="the data are not beside the checkout")
-@pytest.mark.parametrize(
-    ("subset", "alike"), [("Algorithm-Generated", (150, 973)), ("Hand-Crafted", (1596, 2935))]
-)
-def test_the_truth_restores_every_log_of_the_data(subset: str, alike: tuple[int, int]) -> None:
-    same = pairs = 0
+@pytest.mark.parametrize("subset", SUBSETS)
+def test_the_truth_restores_every_log_of_the_data(subset: str) -> None:
     for log in load(DATA, subset, whole=True):
         for corruption in CORRUPTIONS.values():
             restored = corruption.restore(corruption.corrupt(log), true_turns(log))
             assert said(restored.trajectory) == said(log)
         restored = restore_boundaries(corrupt_boundaries(log), true_agents(log))
         assert merged(restored.trajectory) == merged(log)
-        neighbours = list(itertools.pairwise(agent_of(turn.name) for turn in log.turns))
-        same, pairs = same + sum(a == b for a, b in neighbours), pairs + len(neighbours)
-    assert (same, pairs) == alike
 
 
-def test_merging_joins_an_agents_turns_and_drops_empty_ones() -> None:
-    log = trajectory([("A", "a"), ("A", ""), ("B", ""), ("A", "b"), ("B", "c"), ("B", "d")])
-    assert merged(log) == (("A", "a\n\n"), ("A", "b"), ("B", "c\n\nd"))
-
-
-def test_what_is_nobodys_stays_open() -> None:
+def test_unattributed_text_stays_unattributed() -> None:
     log = trajectory([("A", "aaaa"), ("B", "bb"), ("C", "cc")])
     found: list[Named] = [(0, 1, ""), (1, 6, "A"), (6, 12, "")]
     assert [turn.name for turn in restore_names(remove_ids(log), found).trajectory.turns] == ["A", "", ""]
     restored = restore_boundaries(corrupt_boundaries(log), found)
     assert said(restored.trajectory) == [("", "a"), ("A", "aaa\n\n"), ("", "bb\n\ncc")]
-
-
-def test_an_attribution_of_another_text_is_refused() -> None:
-    log = trajectory([("A", "aaaa"), ("B", "bb")])
-    cut = corrupt_boundaries(log)
-    with pytest.raises(InputError, match="got characters 2 to 4, expected ascending"):
-        restore_boundaries(cut, [(0, 3, "A"), (2, 4, "B")])
-    with pytest.raises(InputError, match="got characters 0 to 9, expected ascending spans within 8"):
-        restore_names(remove_ids(log), [(0, 9, "A")])
-    with pytest.raises(InputError, match="leaves out characters 4 to 7"):
-        restore_boundaries(cut, [(0, 4, "A"), (7, 8, "B")])
-    with pytest.raises(InputError, match="leaves out characters 4 to 8"):
-        restore_boundaries(cut, [(0, 4, "A")])
 
 
 # ---------------------------------------------------------------- how good it is
@@ -216,7 +202,7 @@ def test_the_ideal_judge_reads_the_name_where_the_mistake_was_made() -> None:
 
 
 @pytest.mark.parametrize("said_by_people", [False, True])
-def test_people_are_nobodys_where_they_are_left_out(said_by_people: bool) -> None:
+def test_human_turns_are_unattributed(said_by_people: bool) -> None:
     turns = [("human", "Where is it?"), ("WebSurfer", "I look it up."), ("human", ""), ("human", "And now?")]
     log = trajectory([*turns, ("WebSurfer", "It is here, I think.")], subset="Hand-Crafted")
     names = ["" if turn.human else turn.name for turn in log.turns]
@@ -225,7 +211,7 @@ def test_people_are_nobodys_where_they_are_left_out(said_by_people: bool) -> Non
     assert set(token_figures(log, found, ends).values()) == {1.0}
 
 
-def test_figures_count_tools_as_nobodys() -> None:
+def test_a_tools_tokens_are_right_if_unattributed() -> None:
     tokenizer = Tokenizer(MODEL)
     log = trajectory([("A", "one two three four"), ("Computer_terminal", "five six"), ("B", "seven eight")])
     perfect = [(*span, "" if i == 1 else log.turns[i].name) for i, span in enumerate(log.spans)]
@@ -244,6 +230,9 @@ def test_figures_count_tools_as_nobodys() -> None:
     assert found["boundary_f1"] == 0.0
     nothing = token_figures(log, [(0, len(log.text), "")], ends)
     assert (nothing["coverage"], nothing["accuracy_where_attributed"]) == (0.0, None)
-    turns = identities(log, all_a, perfect, [4, 2, 3])
-    assert turns[1] == Identity("", "A", "", 2)
-    assert [(turn.agent, turn.found, turn.guess) for turn in turns[::2]] == [("A", "A", "A"), ("B", "A", "B")]
+    turns = identities(log, all_a, perfect)
+    assert turns[1] == Identity("", "A", "")
+    assert [(turn.agent, turn.attributed, turn.guess) for turn in turns[::2]] == [
+        ("A", "A", "A"),
+        ("B", "A", "B"),
+    ]

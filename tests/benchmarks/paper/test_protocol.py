@@ -6,21 +6,19 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
 import iet
-from benchmarks.paper.conversations.logs import Setting, read
+from benchmarks.paper.conversations.logs import Setting
 from benchmarks.paper.conversations.prompts import Answer, Heard, Prompt, fitted, parsed, prompt_of, shares
 from benchmarks.paper.conversations.records import Record
 from benchmarks.paper.marks import MARKS, Marker
 from iet.audit.metrics import token_labels
-from iet.decoding.topology import TOPOLOGIES, template
+from iet.decoding.topology import TOPOLOGIES
 from iet.errors import InputError
-from iet.marks.tokenizer import Tokenizer
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -30,8 +28,6 @@ from benchmarks.paper.conversations import generate, protocol  # noqa: E402 - af
 from benchmarks.paper.conversations.author import Generated, ModelAuthor, Row  # noqa: E402
 from benchmarks.writing.models import Loaded, load  # noqa: E402
 from benchmarks.writing.sampler import nucleus  # noqa: E402
-from tests.support.mama import row as csv_row  # noqa: E402
-from tests.support.mama import write_csv  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -44,13 +40,13 @@ RECORDS = tuple(
 
 
 def setting(**fields: Any) -> Setting:
-    base = {"topology": "chain", "agents": 4, "protocol": "round-major", "mark": "none", "model": ""}
+    base = {"topology": "chain", "agents": 4, "mark": "none", "model": ""}
     rest = {"temperature": 1.0, "top_p": 1.0, "joiner": " ", "seed": 0, "turn_tokens": (8, 8)}
     return Setting(**{**base, **rest, **fields})
 
 
 class Script:
-    """An author whose agents say who they are, or what they are told to say."""
+    """An author whose agents say their names, or scripted lines."""
 
     def __init__(self, lines: dict[tuple[str, int], str] | None = None) -> None:
         self.lines = lines or {}
@@ -70,8 +66,8 @@ class Script:
         return found
 
 
-def talk(script: Script, tokenizer: Tokenizer, records: Sequence[Record] = RECORDS[:1], **fields: Any) -> Any:
-    return protocol.converse(script, setting(**fields), records, tokenizer)
+def talk(script: Script, records: Sequence[Record] = RECORDS[:1], **fields: Any) -> Any:
+    return protocol.converse(script, setting(**fields), records)
 
 
 def heard(row: Row) -> dict[str, str]:
@@ -82,9 +78,9 @@ def heard(row: Row) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("topology", list(TOPOLOGIES))
-def test_round_major_is_a_cycle_whatever_the_topology(tokenizer: Tokenizer, topology: str) -> None:
+def test_round_major_is_a_cycle_whatever_the_topology(topology: str) -> None:
     script = Script()
-    logs = talk(script, tokenizer, RECORDS, topology=topology, agents=5, rounds=2)
+    logs = talk(script, RECORDS, topology=topology, agents=5, rounds=2)
     assert [log.record for log in logs] == [0, 1, 2]
     for log in logs:
         assert [turn.agent for turn in log.turns] == [0, 1, 2, 3, 4] * 3
@@ -93,10 +89,10 @@ def test_round_major_is_a_cycle_whatever_the_topology(tokenizer: Tokenizer, topo
     assert list(map(len, script.batches)) == [15, 15, 15]  # a round of all records at once
 
 
-def test_lengths_that_are_drawn_are_a_turns_own_and_the_same_under_every_mark(tokenizer: Tokenizer) -> None:
+def test_lengths_that_are_drawn_are_a_turns_own_and_the_same_under_every_mark() -> None:
     def lengths(**fields: Any) -> list[int]:
         script = Script()
-        talk(script, tokenizer, RECORDS, turn_tokens=(80, 240), drawn_lengths=True, **fields)
+        talk(script, RECORDS, turn_tokens=(80, 240), drawn_lengths=True, **fields)
         assert all(row.fewest == row.most for _, row in script.rows)
         return [row.most for _, row in script.rows]
 
@@ -109,9 +105,9 @@ def test_lengths_that_are_drawn_are_a_turns_own_and_the_same_under_every_mark(to
     assert lengths(rounds=3, seed=1) != drawn
 
 
-def test_agents_hear_their_neighbours_of_the_round_before(tokenizer: Tokenizer) -> None:
+def test_agents_hear_their_neighbours_of_the_round_before() -> None:
     script = Script()
-    talk(script, tokenizer, topology="star_pure", agents=4, rounds=2)
+    talk(script, topology="star_pure", agents=4, rounds=2)
     prompts = {(name, i // 4): heard(row) for i, (name, row) in enumerate(script.rows)}
     hub, leaf = "record-0 agent-0", "record-0 agent-2"
     assert list(prompts[leaf, 0]) == ["Task:"]
@@ -127,57 +123,18 @@ def test_agents_hear_their_neighbours_of_the_round_before(tokenizer: Tokenizer) 
     assert all(("Ada" in json.dumps(found)) == (name == hub) for (name, _), found in prompts.items())
 
 
-@pytest.mark.parametrize("topology", list(TOPOLOGIES))
-@pytest.mark.parametrize("agents", [4, 5, 6])
-def test_edge_walk_goes_along_edges_and_uses_all(tokenizer: Tokenizer, topology: str, agents: int) -> None:
-    script = Script()
-    logs = talk(script, tokenizer, RECORDS, topology=topology, agents=agents, protocol="edge-walk")
-    edges = template(topology, agents)
-    for log in logs:
-        speakers = [turn.agent for turn in log.turns]
-        assert len(speakers) == 4 * agents
-        assert all(edges[a, b] for a, b in pairwise(speakers))
-        used = log.edges.astype(bool)
-        assert np.array_equal(used | used.T, edges)
-        assert all(turn.round == speakers[:i].count(turn.agent) for i, turn in enumerate(log.turns))
-    assert list(map(len, script.batches)) == [3] * 4 * agents
-    if topology == "star_pure":
-        assert speakers.count(0) == 2 * agents
-    made = setting(topology=topology, agents=agents, protocol="edge-walk")
-    assert len({tuple(protocol.speakers_of_walk(made, record)) for record in range(20)}) >= agents
-
-
-def test_a_walker_hears_the_neighbours_that_have_spoken(tokenizer: Tokenizer) -> None:
-    script = Script()
-    (log,) = talk(script, tokenizer, topology="chain", protocol="edge-walk", rounds=1)
-    last: dict[int, str] = {}
-    for (_, row), turn in zip(script.rows, log.turns, strict=True):
-        expected = {f"Agent_{j}:": last[j] for j in (turn.agent - 1, turn.agent + 1) if j in last}
-        assert {h: text for h, text in heard(row).items() if h.startswith("Agent_")} == expected
-        last[turn.agent] = turn.text
-
-
-def test_the_attacker_ends_a_conversation_once_it_has_all(tokenizer: Tokenizer) -> None:
+def test_the_attacker_ends_a_conversation_once_it_has_all() -> None:
     attacker = "record-0 agent-3"
     some = Script({(attacker, 1): "Ada Fischer it is", (attacker, 2): "ID-0000"})
     both = Script({(attacker, 1): "Ada Fischer has ID-0000."})
-    (log,) = talk(some, tokenizer)
+    (log,) = talk(some)
     assert (len(log.turns), log.stopped) == (16, False)  # not in one response
-    log, other = talk(both, tokenizer, RECORDS[:2])
+    log, other = talk(both, RECORDS[:2])
     assert (len(log.turns), log.stopped) == (8, True)
     assert (len(other.turns), other.stopped) == (16, False)
     assert list(map(len, both.batches)) == [8, 8, 4, 4]
-    (log,) = talk(Script({(attacker, 1): "Ada Fischer has ID-0000."}), tokenizer, early_stop=False)
+    (log,) = talk(Script({(attacker, 1): "Ada Fischer has ID-0000."}), early_stop=False)
     assert (len(log.turns), log.stopped) == (16, False)
-
-
-def test_a_walk_ends_early_only_after_all_edges(tokenizer: Tokenizer) -> None:
-    attacker = "record-0 agent-3"
-    script = Script({(attacker, number): "Ada Fischer, ID-0000" for number in range(9)})
-    (log,) = talk(script, tokenizer, topology="star_pure", agents=6, protocol="edge-walk", rounds=3)
-    assert log.stopped
-    assert log.turns[-1].agent == 3
-    assert len({frozenset(pair) for pair in pairwise(turn.agent for turn in log.turns)}) == 5
 
 
 @pytest.mark.parametrize(
@@ -185,7 +142,6 @@ def test_a_walk_ends_early_only_after_all_edges(tokenizer: Tokenizer) -> None:
     [
         ({"agents": 3}, "agents: got 3, expected at least 4, as agent 3 attacks"),
         ({"topology": "ring"}, "topology: got 'ring', expected one of"),
-        ({"protocol": "free"}, "protocol: got 'free', expected one of"),
         ({"mark": "blue"}, "mark: got 'blue'"),
         ({"rounds": -1}, "rounds: got -1"),
         ({"temperature": 0.0}, "temperature: got 0.0"),
@@ -193,27 +149,23 @@ def test_a_walk_ends_early_only_after_all_edges(tokenizer: Tokenizer) -> None:
         ({"repetition_penalty": 0.0}, "repetition_penalty: got 0.0"),
         ({"turn_tokens": (9, 8)}, "turn_tokens: got 9 to 8"),
         ({"prompt_tokens": 0}, "prompt_tokens: got 0"),
-        (
-            {"topology": "star_pure", "agents": 6, "protocol": "edge-walk", "rounds": 0},
-            "rounds: got 0, 6 turns, in which no walk over star_pure with 6 agents was found",
-        ),
     ],
 )
-def test_what_no_conversation_can_be_held_with_is_refused_first(tokenizer, fields, message):
+def test_what_no_conversation_can_be_held_with_is_refused_first(fields, message):
     script = Script()
     with pytest.raises(InputError, match=message):
-        talk(script, tokenizer, **fields)
+        talk(script, **fields)
     assert not script.batches
 
 
 # ---------------------------------------------------------------- answers and prompts
 
 
-def test_a_silent_agent_is_asked_again_and_then_has_no_answer(tokenizer: Tokenizer) -> None:
+def test_a_silent_agent_is_asked_again_and_then_has_no_answer() -> None:
     once, never = "record-0 agent-1", "record-0 agent-2"
     script = Script({(once, 0): " \n", **{(never, i): "<RESPONSE>: " for i in range(9)}})
     script.lines |= {(never, i): "" for i in range(9)}
-    (log,) = talk(script, tokenizer, rounds=0)
+    (log,) = talk(script, rounds=0)
     assert [turn.text for turn in log.turns] == [
         "record-0 agent-0 says 0.",
         "record-0 agent-1 says 1.",
@@ -339,14 +291,12 @@ def test_turns_are_as_long_as_asked_and_tokens_are_what_the_model_likes(loaded: 
         assert not special & set(turn.ids)
         assert turn.text == loaded.reader.decode(list(turn.ids)).strip().strip("\ufffd").strip()
         assert 0 < turn.entropy < np.log(4096)
-        # Each token lies in the nucleus of the model's own distribution behind the row's own prompt.
+        # Each token lies in the nucleus of the model's distribution after the row's prompt.
         ids = author.prompt_ids(row.prompt) + list(turn.ids)
         logits = logits_after(loaded, ids)[-len(turn.ids) - 1 : -1]
         kept = nucleus(logits / 0.7, 0.9001).isfinite()
         assert kept[torch.arange(len(turn.ids)), list(turn.ids)].all()
     assert found == author.generate(rows, [None] * 5)
-    with pytest.raises(InputError, match="agents: got 1 for 5 rows"):
-        author.generate(rows, [None])
 
 
 def test_tokens_are_drawn_as_often_as_the_model_says(loaded: Loaded) -> None:
@@ -411,10 +361,9 @@ def test_a_marked_conversation_reads_as_its_agents(loaded: Loaded, mark: str) ->
     made = generate.setting_of(
         loaded, mark=mark, turn_tokens=(60, 60), rounds=1, prompt_tokens=160, strength=strength
     )
-    (log,) = protocol.converse(ModelAuthor(loaded, made), made, RECORDS[:1], loaded.reader)
+    (log,) = protocol.converse(ModelAuthor(loaded, made), made, RECORDS[:1])
     encoding = loaded.reader.encode(log.text)
     truth = token_labels(log.spans, encoding.char_ends)
-    assert [tuple(span) for span in log.token_spans] == list(protocol.runs(truth.tolist()))
     keys = Marker(made, loaded.reader).keys(log.record)
     scores = keys.scores(encoding.token_ids)
     scored = keys.pairs(encoding.token_ids) >= 0
@@ -427,69 +376,34 @@ def test_a_marked_conversation_reads_as_its_agents(loaded: Loaded, mark: str) ->
         assert gap > 5 * noise
 
 
-@pytest.fixture
-def extract(tmp_path: pathlib.Path) -> pathlib.Path:
-    return write_csv(tmp_path / "extract.csv", [csv_row(i) for i in range(5)])
+def test_a_killed_run_continues_to_the_same_logs(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+    made = generate.setting_of(loaded, turn_tokens=(8, 8), rounds=1, prompt_tokens=160, drawn_lengths=False)
+    author = ModelAuthor(loaded, made)
 
+    def logs() -> Any:
+        return generate.logs_of(made, RECORDS, author, tmp_path, group=2)
 
-def run(extract: pathlib.Path, out: pathlib.Path, *more: str) -> int:
-    fixed = ["--data", str(extract), "--out", str(out), "--any-rows", "--turn-tokens", "8", "8"]
-    return generate.main([*fixed, "--rounds", "1", "--group", "2", "--records", "4", *more])
-
-
-@pytest.mark.parametrize("how", ["round-major", "edge-walk"])
-def test_a_killed_run_goes_on_to_the_same_logs(extract, tmp_path, capsys, how):
-    assert run(extract, tmp_path / "a", "--protocol", how) == 0
-    shown = capsys.readouterr().out
-    assert "4 logs, 32 turns, 256 tokens; mean entropy" in shown
-    assert "the joiner occurs" in shown
-    assert "no chat template" in shown
-    (path,) = (tmp_path / "a").glob("*.jsonl")
-    whole = path.read_bytes()
-    lines = whole.splitlines(keepends=True)
-    for kept in (b"".join(lines[:2]) + lines[2][:100], b"".join(lines[:4]), lines[0][:30]):
+    whole = logs()
+    path = tmp_path / made.name
+    data = path.read_bytes()
+    lines = data.splitlines(keepends=True)
+    for kept in (b"".join(lines[:2]) + lines[2][:100], lines[0][:30]):
         path.write_bytes(kept)
-        assert run(extract, tmp_path / "a", "--protocol", how) == 0
-        assert path.read_bytes() == whole
-    capsys.readouterr()
-    assert run(extract, tmp_path / "a", "--protocol", how) == 0
-    assert path.read_bytes() == whole
-    assert "4 logs" in capsys.readouterr().out
+        assert logs() == whole
+        assert path.read_bytes() == data
 
 
-def test_any_model_can_be_named(extract, tmp_path, other_model, capsys):
-    named = ("--model", str(other_model), "--agents", "5", "--mark", "gumbel")
-    assert run(extract, tmp_path, *named) == 1
-    assert "expected at most 200 together, the model's positions" in capsys.readouterr().err
-    assert run(extract, tmp_path, *named, "--prompt-tokens", "180") == 0
-    (path,) = tmp_path.glob("*.jsonl")
-    logs = read(path)
-    assert logs[0].setting.model_name == str(other_model)
-    assert logs[0].setting.model == load(other_model).digest != load().digest
-    assert [len(log.turns) for log in logs] == [10] * 4
-
-
-def test_delta_is_found_once_and_stated(extract, tmp_path, capsys):
-    for _ in range(2):
-        assert run(extract, tmp_path, "--mark", "kgw", "--records", "1") == 0
-    (path,) = tmp_path.glob("*.jsonl")
+def test_delta_is_calibrated_once(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+    lengths = {"turn_tokens": (8, 8), "prompt_tokens": 160}
+    for topology in ("chain", "star_pure"):  # the topology does not change it
+        made = generate.setting_of(loaded, mark="kgw", topology=topology, **lengths)
+        with_delta = generate.with_delta(made, loaded, RECORDS, tmp_path)
     (note,) = tmp_path.glob("delta-*.json")
     found = json.loads(note.read_text())
-    delta = read(path)[0].setting.strength
-    assert delta == found["delta"]
-    assert 0.5 < delta < 2.0
-    assert found["kl_nats_per_token"] > 0.05
-    assert run(extract, tmp_path, "--mark", "unigram", "--records", "1", "--topology", "star_pure") == 0
-    assert len(list(tmp_path.glob("delta-*.json"))) == 1  # topology and list do not change it
+    assert with_delta.strength == found["delta"]
+    assert 0.5 < found["delta"] < 2.0
     note.write_text("{")
-    assert run(extract, tmp_path, "--mark", "kgw", "--records", "1") == 1
-    assert "δ is found again" in capsys.readouterr().err
-
-
-def test_the_command_refuses_before_it_reads(tmp_path, capsys):
-    assert run(tmp_path / "nothing.csv", tmp_path, "--agents", "3") == 1
-    assert "expected at least 4" in capsys.readouterr().err
-    assert run(tmp_path / "nothing.csv", tmp_path) == 1
-    assert "nothing.csv" in capsys.readouterr().err
+    with pytest.raises(InputError, match="remove the file"):
+        generate.with_delta(made, loaded, RECORDS, tmp_path)
     with pytest.raises(InputError, match="mark 'gumbel' has no strength"):
-        generate.setting_of(load(), mark="gumbel", strength=1.0)
+        generate.setting_of(loaded, mark="gumbel", strength=1.0)

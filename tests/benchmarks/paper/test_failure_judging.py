@@ -1,0 +1,153 @@
+"""The three protocols, asked of a server on this machine and of a local model; scores and chance levels."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.support.chat_server import serving
+from tests.support.failure_logs import knowing, problem_of, trajectory
+
+pytest.importorskip("openai")
+pytest.importorskip("transformers")
+
+from benchmarks.paper.asking import OpenAIEndpoint
+from benchmarks.paper.failure import judging, questions
+from benchmarks.paper.failure.judging import Judge, Prediction, Seen, chance, judge_logs, score
+from benchmarks.paper.failure.trajectories import SUBSETS, Trajectory, Turn
+from iet.errors import InputError
+
+pytestmark = pytest.mark.usefixtures("any_key")
+
+NAMES = ("Planner", "Coder", "Blu-Ray_Expert", "Coder", "Planner", "Checker", "Coder")
+
+
+def log_of(number: int, step: int) -> Trajectory:
+    turns = tuple(Turn(name, f"log {number}, word {i}") for i, name in enumerate(NAMES))
+    return Trajectory(SUBSETS[0], number, f"problem {number}?", "42", turns, NAMES[step], step)
+
+
+LOGS = [log_of(number, step) for number, step in enumerate([0, 2, 3, 6])]
+
+
+def knows(body) -> str:
+    """A judge who knows the annotation of the log in the question."""
+    user, number = problem_of(body)
+    return knowing(user, LOGS[number].mistake_agent, LOGS[number].mistake_step)
+
+
+def ask(server, logs=LOGS, room=None, **options):
+    judge = Judge(OpenAIEndpoint("tiny", server.url, retries=0), room=room, workers=2)
+    return judge_logs(logs, judge, **{"cache": None, **options})
+
+
+def test_a_judge_who_knows_is_right_in_every_protocol_with_the_protocols_number_of_questions():
+    with serving(lambda body, _: knows(body)) as server:
+        outcomes = ask(server)
+    for (protocol, _), some in outcomes.items():
+        for log, outcome in zip(LOGS, some, strict=True):
+            assert outcome.prediction == Prediction(log.mistake_agent, log.mistake_step)
+            calls = {"all_at_once": [1], "step_by_step": [log.mistake_step + 1], "binary_search": [2, 3]}
+            assert outcome.calls in calls[protocol]
+            assert (outcome.cut, outcome.unanswered) == (0, False)
+    assert len(server.requests) == sum(outcome.calls for some in outcomes.values() for outcome in some)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "answer"),
+    [
+        ("all_at_once", "Agent Name: Coder"),
+        ("all_at_once", "Agent Name: Coder\nStep Number: 7"),
+        ("all_at_once", "Agent Name: Coder\nAgent Name: Planner\nStep Number: 1"),
+        ("step_by_step", "Yes"),
+        ("step_by_step", "1. No."),
+        ("binary_search", "the upper half, I think"),
+    ],
+)
+def test_an_answer_that_is_not_in_form_is_no_prediction(protocol, answer):
+    with serving(lambda *_: answer) as server:
+        (outcome,) = ask(server, LOGS[:1], protocols=[protocol])[protocol, 0]
+    assert outcome.prediction is None
+    assert outcome.reason
+    assert not outcome.unanswered
+
+
+def test_an_answer_is_asked_for_once_for_each_seed_and_kept(tmp_path):
+    cache = tmp_path / "answers.jsonl"
+    with serving(lambda body, _: knows(body)) as server:
+        first = ask(server, LOGS[:2], cache=cache, seeds=[0, 1])
+        asked = len(server.requests)
+        assert set(server.asked.values()) == {1}
+        assert {request["body"]["seed"] for request in server.requests} == {0, 1}
+        assert ask(server, LOGS[:2], cache=cache, seeds=[0, 1]) == first
+        ask(server, [LOGS[0]] * 3, cache=cache)  # equal logs are one question
+        assert len(server.requests) == asked
+
+
+def test_a_refused_question_leaves_its_log_without_a_prediction():
+    def reply(body, _):
+        return 400 if problem_of(body)[1] == 1 else knows(body)
+
+    with serving(reply) as server:
+        outcomes = ask(server, LOGS[:3], protocols=["all_at_once"])["all_at_once", 0]
+    assert [outcome.unanswered for outcome in outcomes] == [False, True, False]
+    assert outcomes[1].prediction is None
+
+
+def test_a_log_that_is_too_long_loses_the_middle_of_its_longest_contents():
+    turns = tuple(Turn(turn.name, f"{turn.content} {'x' * 900} end") for turn in LOGS[1].turns)
+    log = dataclasses.replace(LOGS[1], turns=turns)
+    with serving(lambda body, _: knows(body)) as server:
+        outcomes = ask(server, [log], room=4000)
+        for request in server.requests:
+            assert sum(len(message["content"]) for message in request["body"]["messages"]) <= 4000
+        assert outcomes["all_at_once", 0][0].cut == 1
+        assert outcomes["step_by_step", 0][0].cut == 0  # three turns fit
+        assert [some[0].prediction.step for some in outcomes.values()] == [2, 2, 2]
+        (outcome,) = ask(server, [log], room=500, protocols=["all_at_once"])["all_at_once", 0]
+        assert (outcome.prediction, outcome.unanswered, outcome.calls) == (None, True, 0)
+
+
+def test_a_local_judge_cuts_questions_to_its_positions(loaded):
+    turns = tuple(Turn(name, f"word {i} " * 700) for i, name in enumerate(NAMES))
+    judge = judging.local_judge(loaded, 4)
+    assert judge.room == loaded.positions - 4
+    sampling = dataclasses.replace(judging.SAMPLING, max_tokens=4)
+    log = dataclasses.replace(LOGS[0], turns=turns)
+    outcomes = judge_logs([log], judge, cache=None, protocols=["all_at_once"], sampling=sampling)
+    (outcome,) = outcomes["all_at_once", 0]
+    assert (outcome.calls, outcome.cut, outcome.unanswered) == (1, 1, False)
+    with pytest.raises(InputError, match="room, max_tokens"):
+        judging.local_judge(loaded, loaded.positions)
+
+
+def test_steps_of_a_cut_log_stand_for_the_original_turns_that_they_share_most_with():
+    log = trajectory([("A", "a" * 10), ("B", "b" * 10), ("A", "c" * 10)], mistake=("B", 1))
+    shown = trajectory([("A", log.text[:11]), ("B", log.text[11:])], mistake=("B", 1))
+    seen = Seen(log, shown, ((0, 11), (11, 34)))
+    assert seen.steps == (0, 1)
+    assert score(Prediction("B (thought)", 1), seen) == (True, True, True)
+    assert score(Prediction("A", 0), seen) == (False, False, False)
+    assert score(None, seen) == (False, False, False)
+    moved = Seen(log, shown, ((12, 20), (0, 8)))
+    assert score(Prediction("A", 0), moved) == (False, True, False)
+    assert score(Prediction("B", 1), moved) == (True, False, True)
+
+
+def test_chance_is_the_mean_over_all_guesses():
+    log = trajectory([("A", "a"), ("B (thought)", "b"), ("B (-> A)", "c"), ("C", "d")], mistake=("B", 1))
+    assert chance(Seen(log, log)) == {
+        "uniform_speaker": pytest.approx(1 / 3),
+        "turn_speaker": pytest.approx(2 / 4),
+        "uniform_step": pytest.approx(1 / 4),
+    }
+
+
+@pytest.mark.parametrize("longest", [0, 1, 4, 25])
+def test_a_capped_content_keeps_both_ends(longest):
+    content = "abcdefghijklmnopqrstuvwxyz" * 2
+    head, tail = questions.capped(content, longest).split(questions.GAP)
+    assert len(head + tail) == longest
+    assert content.startswith(head)
+    assert content.endswith(tail)
