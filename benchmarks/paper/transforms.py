@@ -185,8 +185,9 @@ def redacted(source: Log | Altered, context: Context) -> Altered:
 def with_entities(log: Log, rng: np.random.Generator, context: Context) -> Altered:
     """Insert entities of the record into each turn until redaction would change `MIN_CHANGED` of its tokens.
 
-    An entity is inserted as " (entity)" after a drawn word. Inserted text carries no mark; its truth is the agent
-    agent of the turn. `changed` is the share of turns with an insertion.
+<<<<<<< HEAD
+    An entity is inserted as " (entity)" after a drawn word. Inserted text carries no mark; it belongs to
+    the agent of the turn. `changed` is the share of turns with an insertion.
     """
     names = [entity["entity"].strip() for entity in context.entities]
     pieces, changed = list[tuple[str, int]](), 0
