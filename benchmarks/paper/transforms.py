@@ -185,7 +185,6 @@ def redacted(source: Log | Altered, context: Context) -> Altered:
 def with_entities(log: Log, rng: np.random.Generator, context: Context) -> Altered:
     """Insert entities of the record into each turn until redaction would change `MIN_CHANGED` of its tokens.
 
-<<<<<<< HEAD
     An entity is inserted as " (entity)" after a drawn word. Inserted text carries no mark; it belongs to
     the agent of the turn. `changed` is the share of turns with an insertion.
     """
