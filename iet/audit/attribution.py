@@ -46,11 +46,11 @@ class DecodedTexts:
     """D texts that are scored and decoded.
 
     Attributes:
-        alignment: the tokens of each profile, and the axis on which the spans lie.
+        alignment: the tokens of each profile, and the alignment on which the spans lie.
         matrices: the scores, one matrix for each profile.
         decoded: the labels of the tokens, posteriors and strengths.
         spans: runs of one agent, or the given pieces.
-        parts, cuts: what is left out of a single text, and the indices on the axis that follow it.
+        parts, cuts: what is left out of a single text, and the indices on the alignment that follow it.
     """
 
     alignment: TokenAlignment
@@ -124,7 +124,7 @@ def _result(plan: Plan, texts: Sequence[str] | None, read: DecodedTexts, details
     """Decide which spans are attributed, and return the results in columns."""
     alignment, spans, level = read.alignment, read.spans, plan.options.level
     log_p_of_keys = [
-        _key_log_p(batch, matrix) for batch, matrix in zip(alignment.readings, read.matrices, strict=True)
+        _key_log_p(batch, matrix) for batch, matrix in zip(alignment.batches, read.matrices, strict=True)
     ]
     evidence = _evidence(plan, log_p_of_keys)
     owners, local = np.unique(owners_of(read.matrices), return_inverse=True)
@@ -186,7 +186,7 @@ def _result(plan: Plan, texts: Sequence[str] | None, read: DecodedTexts, details
         sessions_digest(plan.sessions) if plan.sessions else None,
         None if texts is None else tuple(texts),
         evidence,
-        {**_counts(alignment.readings), "coverage": coverage},
+        {**_counts(alignment.batches), "coverage": coverage},
         counts,
         columns,
         found,
@@ -218,10 +218,10 @@ def _counts(batches: Sequence[TokenBatch]) -> dict[str, Int64s]:
     return {
         "tokens": total(lengths),
         "left_out": total(lengths) - total([batch.ends - batch.starts for batch in batches]),
-        "scored": total([batch.each(batch.scored) for batch in batches]),
-        "repeated": total([batch.each(batch.repeated) for batch in batches]),
+        "scored": total([batch.count(batch.scored) for batch in batches]),
+        "repeated": total([batch.count(batch.repeated) for batch in batches]),
         "template": total([_template(batch) for batch in batches]),
-        "published": total([batch.published_each for batch in batches]),
+        "published": total([batch.published_counts for batch in batches]),
         "invisible": np.array([encoding.skipped for encoding in batches[0].encodings], np.int64),
     }
 
@@ -322,7 +322,7 @@ def _found_there(
 def _evidence(plan: Plan, log_p: Sequence[Float64s]) -> Float64s:
     """Return the log p-value of every agent in every text [D, A]; NaN for agents without a key.
 
-    It is corrected for the agent's keys, for the number of agents, and for the number of readings of the
+    It is corrected for the agent's keys, for the number of agents, and for the number of batches of the
     text. `log_p` are those of the keys of each profile, [D, K].
     """
     owners = np.concatenate([reader.owners for reader in plan.readers])
@@ -339,7 +339,7 @@ def _key_log_p(batch: TokenBatch, matrix: ScoreMatrix) -> Float64s:
         activity = activity_of(batch, reader.keys)[None]
     if reader.decoys is not None:
         return decoy_log_p(activity[0], activity_of(batch, reader.decoys))[None]
-    distinct = batch.each(batch.scored & ~batch.repeated)
+    distinct = batch.count(batch.scored & ~batch.repeated)
     return activity_log_p(activity, distinct, reader.keys.profile.family)
 
 
@@ -353,7 +353,7 @@ def _explain(plan: Plan, read: DecodedTexts, spans: Spans) -> tuple[Int64s, Floa
     guesses, log_p = np.zeros(len(starts), np.int64), np.full(len(starts), np.inf)
     choices = plan.num_readings * plan.choices * (max(1, len(starts)) if read.pieces_given else 1)
     sessions = np.full(len(starts), OWN)
-    for i, (batch, matrix) in enumerate(zip(read.alignment.readings, read.matrices, strict=True)):
+    for i, (batch, matrix) in enumerate(zip(read.alignment.batches, read.matrices, strict=True)):
         low, high = matrix.reader.first, matrix.reader.first + len(matrix.reader.keys.names)
         some = np.flatnonzero((agents < 0) | ((agents >= low) & (agents < high)))
         lows, highs = starts[some], ends[some]

@@ -213,9 +213,9 @@ class _Evidence:
         return cls(
             tuple(encoding.token_ids for encoding in encodings),
             tuple(fresh[reading.inside(d)] for d in range(len(encodings))),
-            reading.each(fresh),
-            reading.each(known & reading.scored),
-            reading.published_each,
+            reading.count(fresh),
+            reading.count(known & reading.scored),
+            reading.published_counts,
         )
 
     def sums(self, first: int, last: int, keys: Any) -> Float64s:

@@ -1,6 +1,6 @@
-"""The steps "fit" and "decode": who holds each token of D texts, and the spans that this makes.
+"""The step "decode": the agent of each token of D texts, and the spans of equal labels.
 
-Strengths, shares and the length of segments are fitted text by text, inside the decoder "posterior".
+The decoder "posterior" fits strengths, shares and the length of segments to each text.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from iet.decoding.posterior import evidence_weight
 from iet.native.arrays import Float32s, Float64s, Int32s, Int64s
 
 PADDING, LONGEST_PADDING = 4, 200
-"""Tokens without evidence that stand for each token of a part that is left out, and their maximum.
+"""Number of tokens without evidence that replace each token of a part that is left out, and their maximum.
 
-Hand-overs happen there more often than elsewhere, the more so the longer the part
+Hand-overs are more frequent there than elsewhere, and more so the longer the part is
 (docs/internals/decoding.md).
 """
 
-_NOWHERE = np.zeros(0, np.int64)
+_NO_CUTS = np.zeros(0, np.int64)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Decoded:
-    """What a decoder says of D texts; its agents are columns, those of all profiles side by side.
+    """The output of a decoder for D texts. Labels are columns of the score matrices, side by side.
 
     Attributes:
-        labels: int32 [N], -1 for nobody and padding.
-        posteriors: of each text float32 [T, K]; None where the decoder has none.
-        strengths: of each text float64 [K]; None where the decoder has none.
-        window_scores: of each text f [W, K]; None where the decoder made none.
+        labels: int32 [N], -1 for unattributed tokens and padding.
+        posteriors: for each text float32 [T, K]; None if the decoder has none.
+        strengths: for each text float64 [K]; None if the decoder has none.
+        window_scores: for each text f [W, K]; None if the decoder computes none.
     """
 
     labels: Int32s
@@ -51,78 +51,78 @@ class Decoded:
 
 def decode(
     plan: Plan,
-    columns: ScoreMatrix,
-    reading: TokenBatch,
+    matrix: ScoreMatrix,
+    batch: TokenBatch,
     allow_unattributed: bool,
-    cuts: Int64s = _NOWHERE,
-    lengths: Int64s = _NOWHERE,
+    cuts: Int64s = _NO_CUTS,
+    lengths: Int64s = _NO_CUTS,
 ) -> Decoded:
-    """Decode what is read in the tokens of one profile; before `cuts` [L], `lengths` [L] are left out."""
+    """Decode texts in the tokens of one profile; `lengths` [L] tokens are left out before `cuts` [L]."""
     decoder, options = plan.decoder, plan.options.decoding
-    if decoder.decode_many is not None and len(reading.ends) > 1:
-        family = columns.keys.profile.family
-        texts = columns.scores, reading.scored, reading.starts, reading.ends
+    if decoder.decode_many is not None and len(batch.ends) > 1:
+        family = matrix.keys.profile.family
+        texts = matrix.scores, batch.scored, batch.starts, batch.ends
         return Decoded(decoder.decode_many(*texts, family, options, allow_unattributed))
-    labels, found = np.full(len(reading), -1, np.int32), []
-    if columns.chosen is not None and decoder.has_posterior and options.strengths is not None:
-        strengths = np.asarray(options.strengths)[columns.chosen]
+    labels, segmentations = np.full(len(batch), -1, np.int32), []
+    if matrix.chosen is not None and decoder.has_posterior and options.strengths is not None:
+        strengths = np.asarray(options.strengths)[matrix.chosen]
         options = dataclasses.replace(options, strengths=strengths)
-    for d in range(len(reading.ends)):
-        text = _text(plan, columns, reading, d)
-        # The other decoders know no hand-overs, and would count the padding as text.
+    for d in range(len(batch.ends)):
+        text = _text(plan, matrix, batch, d)
+        # Only `posterior` models hand-overs; other decoders would count the padding as text.
         if decoder.has_posterior and len(cuts):
-            each = _decode_padded(plan, text, options, allow_unattributed, cuts, lengths)
+            segmentation = _decode_padded(plan, text, options, allow_unattributed, cuts, lengths)
         else:
-            each = decoder.decode(text, options, allow_unattributed)
-        labels[reading.inside(d)] = each.token_agents
-        found.append(each)
-    return _gathered(labels, found)
+            segmentation = decoder.decode(text, options, allow_unattributed)
+        labels[batch.inside(d)] = segmentation.token_agents
+        segmentations.append(segmentation)
+    return _gathered(labels, segmentations)
 
 
-def _gathered(labels: Int32s, found: Sequence[Segmentation]) -> Decoded:
-    posteriors = tuple(each.posterior for each in found if each.posterior is not None)
-    strengths = tuple(each.strengths for each in found if each.strengths is not None)
-    windows = tuple(each.window_scores for each in found if each.window_scores is not None)
+def _gathered(labels: Int32s, segmentations: Sequence[Segmentation]) -> Decoded:
+    posteriors = tuple(s.posterior for s in segmentations if s.posterior is not None)
+    strengths = tuple(s.strengths for s in segmentations if s.strengths is not None)
+    windows = tuple(s.window_scores for s in segmentations if s.window_scores is not None)
     return Decoded(labels, posteriors or None, strengths or None, windows or None)
 
 
-def _text(plan: Plan, columns: ScoreMatrix, reading: TokenBatch, text: int) -> Scored:
-    """Return one of the texts as decoders read it."""
-    inside, family = reading.inside(text), columns.keys.profile.family
-    values, weights = columns.scores[inside], None
-    if columns.read is not None:
-        values = columns.read[text].values
-        values = values if reading.places is None else values[reading.places]
-    # How well the text foretells a token hardly matters where κ bounds what the mark can do.
+def _text(plan: Plan, matrix: ScoreMatrix, batch: TokenBatch, text: int) -> Scored:
+    """Return the input of a decoder for one of the texts."""
+    inside, family = batch.inside(text), matrix.keys.profile.family
+    values, weights = matrix.scores[inside], None
+    if matrix.log_ratios is not None:
+        values = matrix.log_ratios[text].values
+        values = values if batch.read_indices is None else values[batch.read_indices]
+    # For a family that adds a bounded κ, how predictable a token is hardly matters.
     elif plan.decoder.has_posterior and family.chooses:
-        weights = reading.novelty(text)
+        weights = batch.novelty(text)
     return Scored(
         values,
-        None if columns.read is not None else family,
-        reading.scored[inside],
-        reading.repeated[inside],
-        reading.pairs[inside],
-        None if columns.chosen is None else len(columns.reader.keys),
+        None if matrix.log_ratios is not None else family,
+        batch.scored[inside],
+        batch.repeated[inside],
+        batch.pairs[inside],
+        None if matrix.chosen is None else len(matrix.reader.keys),
         weights,
-        shares=_shares(columns),
+        shares=_shares(matrix),
     )
 
 
-def _shares(columns: ScoreMatrix) -> Float64s | None:
-    """Return the shares of the columns in what their profile's agents wrote; None: all alike."""
-    reader = columns.reader
+def _shares(matrix: ScoreMatrix) -> Float64s | None:
+    """Return the prior shares of the columns among their profile's agents; None: equal shares."""
+    reader = matrix.reader
     if len(reader.keys_of_agents) == len(reader.keys):
         return None
-    return reader.shares if columns.chosen is None else reader.shares[columns.chosen]
+    return reader.shares if matrix.chosen is None else reader.shares[matrix.chosen]
 
 
-def _shares_together(plan: Plan, columns: Sequence[ScoreMatrix]) -> Float64s:
-    """Return the shares of the columns of all profiles in what all agents wrote."""
+def _shares_together(plan: Plan, matrices: Sequence[ScoreMatrix]) -> Float64s:
+    """Return the prior shares of the columns of all profiles among all agents."""
     return np.concatenate(
         [
-            plan.share_of(some.reader)
-            * some.reader.shares[slice(None) if some.chosen is None else some.chosen]
-            for some in columns
+            plan.share_of(matrix.reader)
+            * matrix.reader.shares[slice(None) if matrix.chosen is None else matrix.chosen]
+            for matrix in matrices
         ]
     )
 
@@ -130,16 +130,16 @@ def _shares_together(plan: Plan, columns: Sequence[ScoreMatrix]) -> Float64s:
 def _decode_padded(
     plan: Plan, text: Scored, options: Any, allow_unattributed: bool, cuts: Int64s, lengths: Int64s
 ) -> Segmentation:
-    """Decode a text as if padding stood where tokens are left out: `lengths` [L] before `cuts` [L]."""
+    """Decode a text with padding in place of the `lengths` [L] tokens that are left out before `cuts` [L]."""
     padding = np.zeros(len(text.values) + 1, np.int64)
     padding[cuts] = np.minimum(PADDING * lengths, LONGEST_PADDING)
-    padding[[0, -1]] = 0  # at the ends of the text there is nothing to hand over
-    places = np.arange(len(text.values)) + np.cumsum(padding)[:-1]
+    padding[[0, -1]] = 0  # no hand-over can happen at the ends of the text
+    positions = np.arange(len(text.values)) + np.cumsum(padding)[:-1]
     length = len(text.values) + int(padding.sum())
 
     def widened(values: NDArray[Any], missing: Any) -> NDArray[Any]:
         wide = np.full((length, *values.shape[1:]), missing, values.dtype)
-        wide[places] = values
+        wide[positions] = values
         return wide
 
     wide = dataclasses.replace(
@@ -150,53 +150,55 @@ def _decode_padded(
         pairs=None if text.pairs is None else widened(text.pairs, -1),
         weights=None if text.weights is None else widened(text.weights, 1),
     )
-    found = plan.decoder.decode(wide, options, allow_unattributed)
-    posterior = None if found.posterior is None else found.posterior[places]
-    return Segmentation(found.token_agents[places], posterior, found.strengths)
+    decoded = plan.decoder.decode(wide, options, allow_unattributed)
+    posterior = None if decoded.posterior is None else decoded.posterior[positions]
+    return Segmentation(decoded.token_agents[positions], posterior, decoded.strengths)
 
 
 def decode_together(
     plan: Plan,
-    axis: TokenAlignment,
-    columns: Sequence[ScoreMatrix],
+    alignment: TokenAlignment,
+    matrices: Sequence[ScoreMatrix],
     cuts: Int64s,
     lengths: Int64s,
 ) -> Decoded:
-    """Decode a text of several profiles: strengths are fitted in each, and ratios meet on the axis."""
-    ratios, counted, strengths = list[Float32s](), np.zeros(axis.length, np.bool_), list[Float64s]()
-    for some, reading, cells in zip(columns, axis.readings, axis.cells, strict=True):
-        fitted = decode(plan, some, reading, True)
+    """Decode a text of several profiles: fit strengths in each, and add the log ratios on the alignment."""
+    ratios, counted, strengths = list[Float32s](), np.zeros(alignment.length, np.bool_), list[Float64s]()
+    for matrix, batch, cells in zip(matrices, alignment.batches, alignment.cells, strict=True):
+        fitted = decode(plan, matrix, batch, True)
         assert fitted.strengths is not None
         strengths.append(fitted.strengths[0])
-        text = _text(plan, some, reading, 0)
+        text = _text(plan, matrix, batch, 0)
         weights = evidence_weight(text, plan.options.decoding.repeats)
-        ratios.append(log_ratios(some.scores, weights, strengths[-1], some.keys.profile.family))
+        ratios.append(log_ratios(matrix.scores, weights, strengths[-1], matrix.keys.profile.family))
         counted[cells[weights > 0]] = True
-    tokens = sum(len(reading) for reading in axis.readings) / len(axis.readings)
-    scale = axis.length / tokens if tokens else 1.0
-    # A character of several tokens makes the axis shorter than a text in tokens.
+    tokens = sum(len(batch) for batch in alignment.batches) / len(alignment.batches)
+    scale = alignment.length / tokens if tokens else 1.0
+    # `scale` can be below 1: several tokens may start at one character.
     sizes: dict[str, Any] = {"min_segment": round(max(1, scale * plan.options.decoding.min_segment))}
     if plan.options.decoding.mean_segment is not None:
         sizes["mean_segment"] = max(1, scale * plan.options.decoding.mean_segment)
     options = dataclasses.replace(plan.options.decoding, strengths=None, **sizes)
     text = Scored(
-        axis.gather(ratios),
+        alignment.gather(ratios),
         None,
         counted,
-        np.zeros(axis.length, np.bool_),
+        np.zeros(alignment.length, np.bool_),
         agents=plan.choices,
-        shares=None if plan.agents == plan.choices else _shares_together(plan, columns),
+        shares=None if plan.agents == plan.choices else _shares_together(plan, matrices),
     )
     allow = plan.options.allow_unattributed
     if len(cuts):
-        found = _decode_padded(plan, text, options, allow, cuts, lengths)
+        segmentation = _decode_padded(plan, text, options, allow, cuts, lengths)
     else:
-        found = plan.decoder.decode(text, options, allow)
-    return dataclasses.replace(_gathered(found.token_agents, [found]), strengths=(np.concatenate(strengths),))
+        segmentation = plan.decoder.decode(text, options, allow)
+    return dataclasses.replace(
+        _gathered(segmentation.token_agents, [segmentation]), strengths=(np.concatenate(strengths),)
+    )
 
 
 class Spans(NamedTuple):
-    """The text, start, end and agent of S spans, [S] each; starts and ends are counted in the text."""
+    """The text, start, end and agent of S spans, [S] each; starts and ends are relative to the text."""
 
     texts: Int64s
     starts: Int64s
@@ -204,8 +206,8 @@ class Spans(NamedTuple):
     agents: Int64s
 
 
-def spans_of(labels: Int32s, owners: Int64s, starts: Int64s, ends: Int64s, cuts: Int64s = _NOWHERE) -> Spans:
-    """Return the maximal runs of one agent in each text, those cut in two in which something is left out."""
+def spans_of(labels: Int32s, owners: Int64s, starts: Int64s, ends: Int64s, cuts: Int64s = _NO_CUTS) -> Spans:
+    """Return the maximal runs of one agent in each text, cut at the parts that are left out."""
     agents = np.append(owners, -1)[labels]
     begins = np.zeros(len(labels), np.bool_)
     begins[1:] = agents[1:] != agents[:-1]
@@ -221,60 +223,60 @@ def spans_of(labels: Int32s, owners: Int64s, starts: Int64s, ends: Int64s, cuts:
 
 
 def name_pieces(
-    plan: Plan, axis: TokenAlignment, pieces: Int64s
+    plan: Plan, alignment: TokenAlignment, pieces: Int64s
 ) -> tuple[tuple[ScoreMatrix, ...], Decoded, Spans]:
-    """Score and name the pieces [S, 2] of a text, whose boundaries are known."""
-    options, nobody = plan.options, 0.0
+    """Score the pieces [S, 2] of a text with known boundaries, and name the agent of each."""
+    options, null_prior = plan.options, 0.0
     if plan.decoder.has_posterior and options.allow_unattributed:
-        nobody = options.decoding.nobody
+        null_prior = options.decoding.nobody
     weighed = [
-        _weigh(plan, reader, reading, _edges(reading.origins, pieces), nobody)
-        for reader, reading in zip(plan.readers, axis.readings, strict=True)
+        _weigh(plan, reader, batch, _edges(batch.origins, pieces), null_prior)
+        for reader, batch in zip(plan.readers, alignment.batches, strict=True)
     ]
     ratios = np.concatenate([part for part, _ in weighed], axis=1)
     best = ratios.argmax(axis=1)
-    columns, chosen, low = list[ScoreMatrix](), list[Int64s](), 0
-    for reader, reading, (part, _) in zip(plan.readers, axis.readings, weighed, strict=True):
-        some = np.arange(part.shape[1])
-        if reader.by_candidates:  # those that compete for a piece
-            some = np.unique(np.append(np.argpartition(part, -2, axis=1)[:, -2:], 0))
-        keys = reader.keys.subset(some)
-        columns.append(ScoreMatrix(reader, keys, reading.scores(keys), some))
-        chosen.append(some + low)
+    matrices, chosen, low = list[ScoreMatrix](), list[Int64s](), 0
+    for reader, batch, (part, _) in zip(plan.readers, alignment.batches, weighed, strict=True):
+        candidates = np.arange(part.shape[1])
+        if reader.by_candidates:  # the best two of each piece
+            candidates = np.unique(np.append(np.argpartition(part, -2, axis=1)[:, -2:], 0))
+        keys = reader.keys.subset(candidates)
+        matrices.append(ScoreMatrix(reader, keys, batch.scores(keys), candidates))
+        chosen.append(candidates + low)
         low += part.shape[1]
-    looked_at = np.concatenate(chosen)
-    edges = _edges(axis.origins, pieces)
-    lengths, labels = np.diff(edges), np.searchsorted(looked_at, best)
+    scored_columns = np.concatenate(chosen)
+    edges = _edges(alignment.origins, pieces)
+    lengths, labels = np.diff(edges), np.searchsorted(scored_columns, best)
     posteriors = strengths = None
     if plan.decoder.has_posterior:
         shares = np.concatenate([plan.share_of(reader) * reader.shares for reader in plan.readers])
-        posterior = piece_posterior(ratios, nobody, shares)[:, looked_at].astype(np.float32)
+        posterior = piece_posterior(ratios, null_prior, shares)[:, scored_columns].astype(np.float32)
         posteriors = (np.repeat(posterior, lengths, axis=0),)
-        strengths = (np.concatenate([fitted for _, fitted in weighed if fitted is not None])[looked_at],)
+        strengths = (np.concatenate([fitted for _, fitted in weighed if fitted is not None])[scored_columns],)
     decoded = Decoded(np.repeat(labels, lengths).astype(np.int32), posteriors, strengths)
-    spans = Spans(np.zeros(len(pieces), np.int64), edges[:-1], edges[1:], owners_of(columns)[labels])
-    return tuple(columns), decoded, spans
+    spans = Spans(np.zeros(len(pieces), np.int64), edges[:-1], edges[1:], owners_of(matrices)[labels])
+    return tuple(matrices), decoded, spans
 
 
 def _weigh(
-    plan: Plan, reader: ProfileReader, reading: TokenBatch, edges: Int64s, nobody: float
+    plan: Plan, reader: ProfileReader, batch: TokenBatch, edges: Int64s, null_prior: float
 ) -> tuple[Float64s, Float64s | None]:
-    """Return how well each key explains each piece [S, K], and the strengths [K] behind it, if any."""
-    # A pair counts once, or every time for the decoders that know no repeats.
-    counted = reading.scored
+    """Return the log-likelihood ratio (or sum) of each key in each piece [S, K], and fitted strengths [K]."""
+    # `posterior` counts a repeated pair once (unless repeats="count"), other decoders each time.
+    counted = batch.scored
     if plan.decoder.has_posterior and plan.options.decoding.repeats != "count":
-        counted = counted & ~reading.repeated
-    sums = reading.sums(edges, reader.keys, counted)
+        counted = counted & ~batch.repeated
+    sums = batch.sums(edges, reader.keys, counted)
     if not plan.decoder.has_posterior:
         return sums, None
     counts = np.diff(np.append(0, np.cumsum(counted))[edges]).astype(np.float64)
-    # To these agents the pieces of other profiles' agents are nobody's; each one's prior is the same.
-    nobodys = min(0.99, 1 - (1 - nobody) * plan.share_of(reader))
+    # For the agents of one profile, pieces by agents of other profiles are unattributed.
+    elsewhere_prior = min(0.99, 1 - (1 - null_prior) * plan.share_of(reader))
     return piece_ratios(
-        sums, counts, reader.keys.profile.family, nobodys, reader.shares, plan.options.decoding
+        sums, counts, reader.keys.profile.family, elsewhere_prior, reader.shares, plan.options.decoding
     )
 
 
 def _edges(origins: Int64s, pieces: Int64s) -> Int64s:
-    """Return where the tokens of the pieces [S, 2] begin and the last ones end: [S + 1]."""
+    """Return the first token of each piece [S, 2], and the end of the last one: [S + 1]."""
     return np.append(np.searchsorted(origins, pieces[:, 0]), len(origins))

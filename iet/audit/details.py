@@ -1,4 +1,4 @@
-"""What only the report of a single text shows: intervals of boundaries, transitions, labels and pictures."""
+"""The parts of a single text's report: intervals of boundaries, transitions, labels, data for plots."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _SIZES = ("window", "step")
 def chosen_boundaries(read: DecodedTexts, spans: Spans) -> Bools:
     """Return which boundaries between spans, bool [S - 1], the decoder chose.
 
-    It chose none if pieces were given, none at a part that is left out, and none inside a turn of which some
-    words are named and others open.
+    No boundary is chosen if pieces were given. A part that is left out has known boundaries. Inside a turn
+    with some attributed and some open words there is no boundary.
     """
     same_agent = spans.agents[1:] == spans.agents[:-1]
     chosen: Bools = ~np.isin(spans.starts[1:], read.cuts) & ~same_agent & (not read.pieces_given)
@@ -70,7 +70,7 @@ def boundary_columns(
 def published_shares(alignment: TokenAlignment, spans: Spans) -> Float64s:
     """Return the share [S] of each span's scored tokens that were published before; NaN without any."""
     published, all_of = np.zeros((2, len(spans.starts)), np.int64)
-    for batch, cells in zip(alignment.readings, alignment.cells, strict=True):
+    for batch, cells in zip(alignment.batches, alignment.cells, strict=True):
         seen = np.zeros(len(batch), np.bool_) if batch.published is None else batch.published
         for mask, total in ((seen, published), (seen | batch.scored, all_of)):
             before = np.append(0, np.cumsum(mask))
@@ -109,7 +109,7 @@ def details_of(
     observed = transitions(turns, scores, **sizes)
     starts = [transition.start for transition in observed.observed]
     places = alignment.place(np.array(starts, np.int64), end=0).tolist()
-    has_tokens, model = alignment.has_tokens, read.matrices[0].read
+    has_tokens, model = alignment.has_tokens, read.matrices[0].log_ratios
     decided = np.where(attributed, guesses, -1).astype(np.int32)
     has_posterior = has_tokens and posterior is not None
     return {
@@ -126,7 +126,7 @@ def details_of(
         "model": None if plan.model is None or model is None else plan.model.describe(model[0]),
         "published": None
         if plan.published is None
-        else sum(int(batch.published_each.sum()) for batch in alignment.readings),
+        else sum(int(batch.published_counts.sum()) for batch in alignment.batches),
         "trace": Trace(tuple(names[a] for a in owners.tolist()), alignment, posterior, scores, **sizes),
     }
 
@@ -134,9 +134,9 @@ def details_of(
 def _turns(
     spans: Sequence[tuple[int, int, int]], attributed: Bools, inside: Bools
 ) -> list[tuple[int, int, int]]:
-    """Return the spans as turns: pieces `inside` one turn are joined, and -1 stands for an unattributed one.
+    """Return the spans as turns: pieces `inside` one turn are joined, and unattributed turns have agent -1.
 
-    Who followed whom does not depend on which words of a turn are named.
+    The transitions do not depend on how many words of a turn are attributed.
     """
     if not spans:
         return []
@@ -179,7 +179,7 @@ def _seam_share(
     uncertain = 0.0
     firsts = np.cumsum([0, *(len(reader.keys.names) for reader in plan.readers)])
     boundaries = spans.starts[1:][chosen]
-    for i, (batch, cells) in enumerate(zip(alignment.readings, alignment.cells, strict=True)):
+    for i, (batch, cells) in enumerate(zip(alignment.batches, alignment.cells, strict=True)):
         in_profile = np.searchsorted(firsts, guesses, "right") - 1 == i
         lefts = np.searchsorted(cells, boundaries[in_profile[:-1][chosen]]) - 1
         rights = np.searchsorted(cells, boundaries[in_profile[1:][chosen]])

@@ -1,4 +1,4 @@
-"""Texts in the tokens of one profile: ids joined, pairs numbered, scores under keys."""
+"""The step "encode": D texts in the tokens of one profile, with numbered pairs and scores under keys."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from iet.native.texts import Texts
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TokenBatch:
-    """The tokens of D texts that are read, one text behind the other, with padding between texts.
+    """The tokens of D texts, joined into one array with padding between texts.
 
-    Of a single text with parts left out R of its T tokens are read: all but those that a left-out part
-    covers or touches. Scores and pairs come from the whole text, so a context holds the ids that really stood
-    before.
+    If parts of a single text are left out, R of its T tokens are read: those that no left-out part covers or
+    touches. Scores and pairs come from the whole text, so each context holds the ids that precede the token
+    in it.
 
     Attributes:
-        encodings: of the whole texts, D.
-        ids: int64 [N], those of all texts with the padding.
-        places: int64 [R], where the tokens that are read stand among all of the only text; None: all are.
-        starts, ends: int64 [D], where the tokens `[start, end)` of each text stand in the arrays below.
-        pairs: int64 [N] (or [R]), numbers of the (context, token) pairs of each text; -1 where not scored, or
-            cut by a boundary. A pair that stood in a left-out part only is no repeat.
-        repeated: bool [N] (or [R]), the tokens whose pair was read before, or counts in another document.
+        encodings: the D whole texts.
+        ids: int64 [N], the ids of all texts with the padding.
+        read_indices: int64 [R], indices of the tokens that are read among all T; None: all are read.
+        starts, ends: int64 [D], the tokens `[start, end)` of each text in the arrays below.
+        pairs: int64 [N] (or [R]), numbers of the (context, token) pairs of each text; -1 for tokens that have
+            no score or that a boundary cuts. A pair that occurs before only in a left-out part is no repeat.
+        repeated: bool [N] (or [R]), the tokens whose pair occurred before, or counts in another document.
         spelled: whether the texts have characters, not only ids.
-        published: bool [N] (or [R]), the tokens that would be scored, had their pair not been published
-            before; None: unknown.
+        published: bool [N] (or [R]), tokens without a score only because their pair was published before;
+            None: unknown.
     """
 
     encodings: tuple[Encoding, ...]
     ids: Int64s
-    places: Int64s | None
+    read_indices: Int64s | None
     starts: Int64s
     ends: Int64s
     pairs: Int64s
@@ -52,8 +52,8 @@ class TokenBatch:
 
     @classmethod
     def of(cls, encoding: Encoding, parts: Parts | None, keys: Keys, spelled: bool) -> TokenBatch:
-        """Read one text, or ids, as far as `parts` says (None: all of it)."""
-        ids, places, published = encoding.token_ids, None, encoding.published
+        """Return the batch of one text, or of ids, without what `parts` leaves out (None: nothing)."""
+        ids, read_indices, published = encoding.token_ids, None, encoding.published
         unpublished = None if published is None else ~published
         if parts is None:
             pairs = pair_numbers(ids, keys, counted=unpublished)
@@ -67,15 +67,17 @@ class TokenBatch:
             if published is not None:
                 published, counted = (published & counted)[read], counted & ~published
             pairs = pair_numbers(ids, keys, counted=counted)[read]
-            places = np.flatnonzero(read)
+            read_indices = np.flatnonzero(read)
         bounds, repeated = (np.array([0]), np.array([len(pairs)])), repeats(pairs)
         if encoding.elsewhere is not None:
-            repeated |= (encoding.elsewhere if places is None else encoding.elsewhere[places]) & (pairs >= 0)
-        return cls((encoding,), ids, places, *bounds, pairs, repeated, spelled, published)
+            repeated |= (encoding.elsewhere if read_indices is None else encoding.elsewhere[read_indices]) & (
+                pairs >= 0
+            )
+        return cls((encoding,), ids, read_indices, *bounds, pairs, repeated, spelled, published)
 
     @classmethod
     def of_many(cls, encodings: Sequence[Encoding], keys: Keys, spelled: bool) -> TokenBatch:
-        """Read many texts, all of each: every number is as if the text stood by itself."""
+        """Return the batch of many whole texts. Each has the numbers that it would have alone."""
         joined = Texts.of([encoding.token_ids for encoding in encodings], keys.profile.scheme.n_gram)
         published = None
         if any(encoding.published is not None for encoding in encodings):
@@ -99,85 +101,87 @@ class TokenBatch:
 
     @functools.cached_property
     def evidence_here(self) -> Int64s:
-        """`pairs`, -1 where the token is evidence in another document."""
+        """`pairs`, with -1 for tokens that are evidence in another document."""
         if all(encoding.elsewhere is None for encoding in self.encodings):
             return self.pairs
         elsewhere = np.zeros(len(self.ids), np.bool_)
         for d, encoding in enumerate(self.encodings):
             if encoding.elsewhere is not None:
-                elsewhere[self.inside(d) if self.places is None else slice(None)] = encoding.elsewhere
-        return np.where(elsewhere if self.places is None else elsewhere[self.places], -1, self.pairs)
+                elsewhere[self.inside(d) if self.read_indices is None else slice(None)] = encoding.elsewhere
+        return np.where(
+            elsewhere if self.read_indices is None else elsewhere[self.read_indices], -1, self.pairs
+        )
 
     @functools.cached_property
     def numbers(self) -> Int64s:
-        """int64 [N]: the text of each token; padding belongs to the text behind it."""
+        """int64 [N]: the text of each token; padding belongs to the text that follows it."""
         return np.repeat(np.arange(len(self.ends)), np.diff(self.ends, prepend=0))
 
-    def each(self, mask: Bools) -> Int64s:
-        """Return number of tokens [D] of each text that the mask [N] names."""
+    def count(self, mask: Bools) -> Int64s:
+        """Return the number of True entries [D] of the mask [N] in each text."""
         spans = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
         return np.array([np.count_nonzero(mask[start:end]) for start, end in spans], np.int64)
 
     @property
-    def published_each(self) -> Int64s:
+    def published_counts(self) -> Int64s:
         """int64 [D]: number of tokens of each text whose pair was published before."""
         if self.published is None:
             return np.zeros(len(self.ends), np.int64)
-        return self.each(self.published)
+        return self.count(self.published)
 
     def inside(self, text: int) -> slice:
-        """Return where the tokens of a text stand."""
+        """Return the slice of a text's tokens."""
         return slice(int(self.starts[text]), int(self.ends[text]))
 
     def novelty(self, text: int) -> Float32s:
-        """Return `novelty_weights` of the tokens of a text, as they stand in all of it."""
+        """Return `novelty_weights` of a text's tokens, computed in the whole text."""
         weights = novelty_weights(self.encodings[text].token_ids)
-        return weights if self.places is None else weights[self.places]
+        return weights if self.read_indices is None else weights[self.read_indices]
 
     def scores(self, keys: Keys) -> Float32s:
-        """Return x [N, K] (or [R, K]) under some keys, float32; 0 where not scored."""
+        """Return x [N, K] (or [R, K]) under some keys, float32; 0 for tokens without a score."""
         if len(self.ends) > 1:
             each = keys.scores_of(Texts(self.ids, self.starts, self.ends), 0)
         else:
             each = score_tokens(self.ids, keys)
         scores: Float32s = each.astype(np.float32, copy=False)
-        if self.places is not None:
-            scores = scores[self.places]
-        if self.places is not None or self.published is not None:
+        if self.read_indices is not None:
+            scores = scores[self.read_indices]
+        if self.read_indices is not None or self.published is not None:
             scores[~self.scored] = 0
         return scores
 
-    # What follows is of a single text.
+    # The methods below need a batch of a single text.
 
     @functools.cached_property
     def origins(self) -> Int64s:
-        """int64 [R]: where the tokens start, in characters, or in tokens where only ids are read."""
+        """int64 [R]: first character of each token, or its index if only ids are read."""
         return self.origins_of(np.arange(len(self)))
 
     def origins_of(self, indices: Int64s, text: int = 0) -> Int64s:
-        """Return `origins[indices]` of a text, cheaper than all of them."""
-        places = self.of_all(indices)
-        return self.encodings[text].characters(places)[:, 0] if self.spelled else places
+        """Return `origins[indices]` of a text without computing all of them."""
+        read_indices = self.of_all(indices)
+        return self.encodings[text].characters(read_indices)[:, 0] if self.spelled else read_indices
 
     def of_all(self, indices: Any) -> Int64s:
-        """Return the places among all T tokens of indices [N] from 0 to R."""
-        at = np.asarray(indices, np.int64)
-        return at if self.places is None else np.append(self.places, len(self.ids))[at]
+        """Return the indices among all T tokens of indices [N] from 0 to R."""
+        picked = np.asarray(indices, np.int64)
+        return picked if self.read_indices is None else np.append(self.read_indices, len(self.ids))[picked]
 
     def among_all(self, values: NDArray[Any], missing: Any) -> NDArray[Any]:
-        """Return values [R, ...] at their places among all T tokens, `missing` at the others."""
-        if self.places is None:
+        """Return values [R, ...] spread over all T tokens, with `missing` for the others."""
+        if self.read_indices is None:
             return values
         everywhere = np.full((len(self.ids), *values.shape[1:]), missing, values.dtype)
-        everywhere[self.places] = values
+        everywhere[self.read_indices] = values
         return everywhere
 
     def sums(self, edges: Int64s, keys: Keys, counted: Bools | None = None) -> Float64s:
-        """Return Σ x [S, K] over the counted ones (None: all) of the tokens between `edges` [S + 1]."""
+        """Return Σ x [S, K] over the counted tokens (None: all) between `edges` [S + 1]."""
         mask = counted
-        if self.places is None and self.published is not None:
+        if self.read_indices is None and self.published is not None:
             mask = self.scored if counted is None else self.scored & counted
-        elif self.places is not None:
+        elif self.read_indices is not None:
             mask = np.zeros(len(self.ids), np.bool_)
-            mask[self.places] = self.scored if counted is None else self.scored & counted
+            mask[self.read_indices] = self.scored if counted is None else self.scored & counted
         return score_spans(self.ids, self.of_all(edges), keys, counted=mask)

@@ -1,4 +1,4 @@
-"""Parts: the spans of a text that an audit reads, and the boundaries that are given."""
+"""The parts of a text that an audit reads, and known boundaries in them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from iet.native.arrays import Bools, Int64s
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parts:
-    """What an audit leaves out of a text, and the boundaries in the rest if they are given.
+    """The parts of a text that an audit leaves out, and the known boundaries in the rest.
 
     Attributes:
-        length: of the text, in characters, or in tokens where only ids are audited.
-        left_out: int64 [L, 2], spans in the same unit, ascending; between two of them something is read.
-        boundaries: int64 [S - 1], ascending, inside the text; None: they are to be found.
+        length: length of the text in characters, or in tokens if only ids are audited.
+        left_out: int64 [L, 2], ascending spans in the same unit; something is read between two of them.
+        boundaries: int64 [S - 1], ascending, inside the text; None: the decoder finds them.
     """
 
     length: int
@@ -30,13 +30,13 @@ class Parts:
     def of(
         cls, length: int, spans: ArrayLike | None, skip: ArrayLike | None, boundaries: ArrayLike | None
     ) -> Parts:
-        """Return the parts that a caller gave, in any order, overlapping or not, in the unit of `length`.
+        """Return the parts for spans in any order, overlapping or not, in the unit of `length`.
 
         Args:
-            length: of the text.
-            spans: [N, 2], the only parts to read; None: all of it.
+            length: length of the text.
+            spans: [N, 2], the only parts to read; None: the whole text.
             skip: [M, 2], parts not to read, also within `spans`; None: none.
-            boundaries: [S - 1], where a new segment starts; None: they are to be found.
+            boundaries: [S - 1], positions at which a new segment starts; None: the decoder finds them.
 
         Raises:
             ShapeError: spans are not pairs of integers, or boundaries not integers.
@@ -53,20 +53,20 @@ class Parts:
             outside = (cuts < 0) | (cuts > length)
             if outside.any():
                 raise InputError(
-                    f"boundaries: got {cuts[outside][0]}, expected places from 0 to {length} in the text"
+                    f"boundaries: got {cuts[outside][0]}, expected 0 to {length}, the length of the text"
                 )
             cuts = np.unique(cuts[(cuts > 0) & (cuts < length)])
         return cls(length, _union(skipped), cuts)
 
     def read(self, extents: Int64s) -> Bools:
-        """Tell which tokens, `[start, end)` [T, 2] and ascending, are read as a whole."""
+        """Return bool [T]: which tokens, `[start, end)` [T, 2] and ascending, are read as a whole."""
         starts, ends = extents.T
         last = np.searchsorted(self.left_out[:, 0], np.maximum(ends, starts + 1)) - 1
         before: Bools = (last < 0) | (np.append(self.left_out[:, 1], 0)[last] <= starts)
         return before
 
     def whole(self, extents: Int64s) -> Bools:
-        """Tell which tokens, `[start, end)` [T, 2], no boundary cuts."""
+        """Return bool [T]: which tokens, `[start, end)` [T, 2], no boundary cuts."""
         if self.boundaries is None:
             return np.ones(len(extents), np.bool_)
         inside = np.searchsorted(self.boundaries, extents[:, 1]) - 1
@@ -74,10 +74,10 @@ class Parts:
         return ~cut
 
     def without_gaps(self, starts: Int64s) -> Parts:
-        """Leave out, too, each gap without a token between left-out spans or at an end of the text.
+        """Return the parts with every gap left out that holds no token.
 
         Args:
-            starts: [R], where the tokens that are read start, ascending.
+            starts: [R], positions at which the tokens that are read start, ascending.
         """
         if not len(self.left_out):
             return self
@@ -125,7 +125,7 @@ def _integers(name: str, values: Any, width: int) -> Int64s:
         raise ShapeError(name, got="rows of different lengths", expected=expected) from None
     if table.size == 0:
         return np.zeros((0, 2) if width == 2 else 0, np.int64)
-    if table.dtype.kind in "Of" or table.dtype == np.uint64:  # what 64 bits do not hold makes it one of these
+    if table.dtype.kind in "Of" or table.dtype == np.uint64:  # integers beyond 64 bits give these dtypes
         for value in np.asarray(values, object).flat:
             if isinstance(value, (int, np.integer)) and not -(2**63) <= value < 2**63:
                 raise InputError(f"{name}: got {shown(int(value))}, expected {expected} of 64 bits")
@@ -135,7 +135,7 @@ def _integers(name: str, values: Any, width: int) -> Int64s:
 
 
 def _union(spans: Int64s) -> Int64s:
-    """Return spans that cover the same as the spans [N, 2], and neither overlap nor touch."""
+    """Return the union of spans [N, 2] as ascending spans that neither overlap nor touch."""
     spans = spans[np.argsort(spans[:, 0], kind="stable")]
     spans = spans[spans[:, 0] < spans[:, 1]]
     if not len(spans):

@@ -1,4 +1,4 @@
-"""The step "score": what each key gives in D texts, column by column."""
+"""The step "score": the scores of D texts under each key, one column a key."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from iet.native.arrays import Bools, Float32s, Float64s, Int64s
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScoreMatrix:
-    """What the keys of one profile give: a column of scores each.
+    """Scores under the keys of one profile, one column a key.
 
     Attributes:
-        reader: of the profile.
-        keys: those that are looked at token by token.
-        scores: [N, K], as `TokenBatch.scores`.
-        chosen: int64 [K], which of the reader's keys those are; None: all.
-        activity: log Λ [D, all keys of the reader]; None: not needed yet.
-        read: what a language model makes of each text; None without.
+        reader: the profile's keys.
+        keys: the keys that are scored token by token.
+        scores: x [N, K], as `TokenBatch.scores` gives it.
+        chosen: int64 [K], indices of `keys` among the reader's; None: all of them.
+        activity: log Λ [D, all keys of the reader]; None: not computed yet.
+        log_ratios: for each text the log-likelihood ratios under a language model; None: there is no model.
     """
 
     reader: ProfileReader
@@ -37,7 +37,7 @@ class ScoreMatrix:
     scores: Float32s
     chosen: Int64s | None = None
     activity: Float64s | None = None
-    read: tuple[LogRatios, ...] | None = None
+    log_ratios: tuple[LogRatios, ...] | None = None
 
     @property
     def owners(self) -> Int64s:
@@ -45,66 +45,64 @@ class ScoreMatrix:
         return self.keys.owners.astype(np.int64) + self.reader.first
 
 
-def score(plan: Plan, reader: ProfileReader, reading: TokenBatch) -> ScoreMatrix:
-    """Score what is read: under all keys, or of many under the decoder's candidates of a single text."""
+def score(plan: Plan, reader: ProfileReader, batch: TokenBatch) -> ScoreMatrix:
+    """Score texts under all keys; of more than `ALL_KEYS`, score a single text under the candidates only."""
     keys, family, chosen = reader.keys, reader.keys.profile.family, None
-    counted = reading.scored & ~reading.repeated
+    counted = batch.scored & ~batch.repeated
     if reader.by_candidates:
-        activity = activity_of(reading, keys)
-        chosen = _candidates(plan, reading, keys, activity)
+        activity = activity_of(batch, keys)
+        chosen = _candidates(plan, batch, keys, activity)
         keys = keys.subset(chosen)
-        scores, activity = reading.scores(keys), activity[None]
+        scores, activity = batch.scores(keys), activity[None]
     else:
-        scores = reading.scores(keys)
-        sums, counts, edges = evidence_blocks_of(scores, counted, reading.starts, reading.ends)
+        scores = batch.scores(keys)
+        sums, counts, edges = evidence_blocks_of(scores, counted, batch.starts, batch.ends)
         activity = log_activity(sums, counts, family, edges)
-    columns = ScoreMatrix(reader, keys, scores, chosen, activity)
+    matrix = ScoreMatrix(reader, keys, scores, chosen, activity)
     if plan.model is None:
-        return columns
-    return dataclasses.replace(columns, read=tuple(_ask(plan, reading, columns)))
+        return matrix
+    return dataclasses.replace(matrix, log_ratios=tuple(_ask(plan, batch, matrix)))
 
 
-def _ask(plan: Plan, reading: TokenBatch, columns: ScoreMatrix) -> Iterator[LogRatios]:
-    """Return what the language model makes of each text."""
+def _ask(plan: Plan, batch: TokenBatch, matrix: ScoreMatrix) -> Iterator[LogRatios]:
+    """Yield the log-likelihood ratios of each text under the language model."""
     assert plan.model is not None
-    for d, encoding in enumerate(reading.encodings):
-        # The model reads all of the text: what is left out is context as well.
-        ids, inside = encoding.token_ids, reading.inside(d)
-        scores, scored = columns.scores[inside], reading.scored[inside]
-        if reading.places is not None:
-            scores = score_tokens(ids, columns.keys).astype(np.float32, copy=False)
-            scored = reading.among_all(scored, False)
-        yield plan.model.log_ratios(ids, columns.keys, scores, scored)
+    for d, encoding in enumerate(batch.encodings):
+        # The model reads the whole text: parts that are left out are context.
+        ids, inside = encoding.token_ids, batch.inside(d)
+        scores, scored = matrix.scores[inside], batch.scored[inside]
+        if batch.read_indices is not None:
+            scores = score_tokens(ids, matrix.keys).astype(np.float32, copy=False)
+            scored = batch.among_all(scored, False)
+        yield plan.model.log_ratios(ids, matrix.keys, scores, scored)
 
 
-def _candidates(plan: Plan, reading: TokenBatch, keys: Keys, activity: Float64s) -> Int64s:
-    """Return the columns of the keys that the decoder has to look at token by token."""
-    if not len(reading):
+def _candidates(plan: Plan, batch: TokenBatch, keys: Keys, activity: Float64s) -> Int64s:
+    """Return the indices of the keys that have to be scored token by token."""
+    if not len(batch):
         return np.zeros(1, np.int64)
     return plan.decoder.candidates(
-        functools.partial(_sums, reading, keys),
+        functools.partial(_sums, batch, keys),
         len(keys),
         keys.profile.family,
-        reading.scored,
-        reading.repeated,
+        batch.scored,
+        batch.repeated,
         activity,
         plan.options.decoding,
     )
 
 
-def activity_of(reading: TokenBatch, keys: Keys) -> Float64s:
-    """Return log Λ of every key in a single text, without a score of every token."""
-    sums = functools.partial(_sums, reading, keys)
-    return sum_activity(sums, len(keys), keys.profile.family, reading.scored, reading.repeated)
+def activity_of(batch: TokenBatch, keys: Keys) -> Float64s:
+    """Return log Λ of every key in a single text, without token-by-token scores."""
+    sums = functools.partial(_sums, batch, keys)
+    return sum_activity(sums, len(keys), keys.profile.family, batch.scored, batch.repeated)
 
 
-def _sums(
-    reading: TokenBatch, keys: Keys, boundaries: Int64s, counted: Bools, low: int, high: int
-) -> Float64s:
-    """Return Σ of the scores under keys [low, high) over the counted tokens of each span."""
-    return reading.sums(boundaries, keys.subset(slice(low, high)), counted)
+def _sums(batch: TokenBatch, keys: Keys, boundaries: Int64s, counted: Bools, low: int, high: int) -> Float64s:
+    """Return Σ x under the keys [low, high) over the counted tokens of each span."""
+    return batch.sums(boundaries, keys.subset(slice(low, high)), counted)
 
 
-def owners_of(columns: Sequence[ScoreMatrix]) -> Int64s:
-    """Return the agents [K] of the columns of all profiles, ascending."""
-    return np.concatenate([some.owners for some in columns])
+def owners_of(matrices: Sequence[ScoreMatrix]) -> Int64s:
+    """Return the agents [K] of the columns of all matrices, ascending."""
+    return np.concatenate([matrix.owners for matrix in matrices])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import iet
-from iet.audit.quotations import GRAM, SHORTEST, first_places
+from iet.audit.quotations import GRAM, SHORTEST, first_occurrences
 from tests.support.teams import team
 from tests.support.texts import write
 
@@ -21,7 +21,7 @@ def others(tokens: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 def test_every_token_of_a_copy_has_its_first_place() -> None:
     before, between, after = others(50), others(40) + 2000, others(30) + 4000
-    places = first_places(np.concatenate([before, PASSAGE, between, PASSAGE, after, PASSAGE[5:25]]))
+    places = first_occurrences(np.concatenate([before, PASSAGE, between, PASSAGE, after, PASSAGE[5:25]]))
     assert places is not None
     expected = np.arange(len(places))
     expected[120:150] -= 70
@@ -32,19 +32,22 @@ def test_every_token_of_a_copy_has_its_first_place() -> None:
 def test_what_stands_before_a_passage_has_the_first_place_of_its_copy() -> None:
     # The last passage begins with three tokens that are a copy where it stood first, too.
     first, between, new, after = others(40), others(30) + 2000, others(30) + 4000, others(20) + 6000
-    places = first_places(np.concatenate([first, between, first[10:30], new, after, first[27:30], new[:20]]))
+    places = first_occurrences(
+        np.concatenate([first, between, first[10:30], new, after, first[27:30], new[:20]])
+    )
     assert places is not None
     assert places[87:90].tolist() == [27, 28, 29]
     assert places[140:163].tolist() == [27, 28, 29, *range(90, 110)]
 
 
 def test_short_passages_and_loops_are_none() -> None:
-    assert first_places(np.zeros(0, np.int64)) is None
-    assert first_places(np.arange(100)) is None
+    assert first_occurrences(np.zeros(0, np.int64)) is None
+    assert first_occurrences(np.arange(100)) is None
     assert (
-        first_places(np.concatenate([PASSAGE[: SHORTEST - 1], others(40), PASSAGE[: SHORTEST - 1]])) is None
+        first_occurrences(np.concatenate([PASSAGE[: SHORTEST - 1], others(40), PASSAGE[: SHORTEST - 1]]))
+        is None
     )
-    looped = first_places(np.concatenate([others(40), np.tile(PASSAGE[:GRAM], 30)]))
+    looped = first_occurrences(np.concatenate([others(40), np.tile(PASSAGE[:GRAM], 30)]))
     assert looped is None or (looped == np.arange(len(looped))).all()
 
 

@@ -125,8 +125,8 @@ def test_contexts_are_the_ids_that_stand_there() -> None:
     cut = len(spell(ids[:53]))
     parts = Parts.of(len(text), None, [(0, cut)], None)
     reading = TokenBatch.of(registry.open_tokenizer().encode(text), parts, keys, True)
-    assert reading.places is not None
-    assert reading.places.tolist() == list(range(53, 353))
+    assert reading.read_indices is not None
+    assert reading.read_indices.tolist() == list(range(53, 353))
     assert reading.scored.all()
     assert np.array_equal(reading.scores(keys), kernels.score_tokens(ids, registry)[53:])
     report = reader(registry).audit(text, skip=[(0, cut)])
@@ -380,7 +380,7 @@ def test_strengths_that_are_given_are_used_for_pieces() -> None:
         ({"skip": [(-1, 5)]}, InputError, r"skip: got \(-1, 5\)"),
         ({"skip": [(7, 5)]}, InputError, r"skip: got \(7, 5\)"),
         ({"boundaries": [-(10**20)]}, InputError, f"boundaries: got -{10**20}, expected"),
-        ({"boundaries": [5, 99_999]}, InputError, "boundaries: got 99999, expected places from 0 to"),
+        ({"boundaries": [5, 99_999]}, InputError, "boundaries: got 99999, expected 0 to"),
         ({"boundaries": [-3]}, InputError, "boundaries: got -3"),
         ({"skip": [(0, 10**20)]}, InputError, "skip: got 100000000000000000000, expected .* of 64 bits"),
         ({"spans": [(0, 2**63)]}, InputError, "spans: got 9223372036854775808, expected .* of 64 bits"),
