@@ -11,11 +11,11 @@ from __future__ import annotations
 import argparse
 import io
 import pathlib
+import shutil
 import sys
 from typing import Any
 
 from benchmarks.recording import exit_code
-from benchmarks.speed.bench_page import find_chromium
 from iet.errors import BackendUnavailable, InputError
 from iet.service.page import PAGE
 
@@ -24,6 +24,12 @@ WIDTHS = {390: 844, 500: 844, 1280: 1000}
 
 MAXIMUM = 150_000
 """Bytes of a picture."""
+
+
+def find_chromium() -> str | None:
+    """Return the browser's path, None if there is none."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next((path for path in map(shutil.which, names) if path is not None), None)
 
 
 def smaller(png: bytes) -> bytes:

@@ -17,7 +17,7 @@ those by `edge-walk`, and those of a model that is not in the grid.
 
 The Bayes reader knows the law of scores and of lengths (turns drawn evenly from 80 to 240 tokens, twelve a
 text, drawn scores); the oracle, in the grid's texts, is told where turns begin and end. `--table` writes what
-the package holds. `python -m benchmarks.accuracy.figures` draws it.
+the package holds.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ def places(table: Mapping[str, Any], bounds: Sequence[Mapping[str, Any]]) -> lis
 
 
 def evidence(results: pathlib.Path) -> str:
-    """Return the curve, the errors of what was expected by it, and the figure, for the page of numbers."""
+    """Return the curve and its errors, for the page of numbers."""
     content = _content(results / "curve.json")
     head = {"nats of evidence a turn": "{nats}", **{name: f"{{{name}}}" for name in FAMILY_NAMES}}
     off = [row for row in content["errors"] if row["figure"] == "token_accuracy"]
@@ -344,7 +344,6 @@ def evidence(results: pathlib.Path) -> str:
             columns(content["places"], {**head, "Bayes reader": "{bayes}"}),
             content["papers"],
             columns(off, shown),
-            "![TokenAcc, IoU and coverage against the evidence of a turn](benchmarks/results/curve.svg)",
         ]
     )
 

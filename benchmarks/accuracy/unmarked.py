@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.accuracy import texts as marked
-from benchmarks.lm.corpus import GIVEN, clean_solution, load_documents
+from benchmarks.lm.corpus import SOURCES, clean_solution, load_documents
 from benchmarks.recording import exit_code
 from iet.marks.files import write_file
 
@@ -62,7 +62,7 @@ def texts(data: pathlib.Path, work: pathlib.Path | None = None, *, seed: int = 0
 
 def corpora(data: pathlib.Path) -> Iterator[tuple[str, str]]:
     """Yield every source of the data folder as one long text."""
-    documents = load_documents(data, GIVEN)
+    documents = load_documents(data, SOURCES)
     for source in dict.fromkeys(document.source for document in documents):
         yield source, "\n".join(document.text for document in documents if document.source == source)
     yield "gsm8k test", "\n".join(_questions(data / "gsm8k" / "test.jsonl"))

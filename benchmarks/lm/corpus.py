@@ -13,81 +13,8 @@ from pathlib import Path
 HELD_OUT_SHARE = 0.04
 """Share of documents, by hash of their group, that no training step sees."""
 
-GIVEN = ("peps", "gsm8k", "solutions", "speeches", "shakespeare", "tasks")
-"""Names of the sources that every data folder holds."""
-
-SOURCES = (*GIVEN, "answers")
-"""Names of all sources, in the order in which documents are listed."""
-
-ANSWERING = (
-    "Conifer-7B-DPO",
-    "FuseChat-Gemma-2-9B-Instruct",
-    "FuseChat-Llama-3.1-8B-Instruct",
-    "FuseChat-Llama-3.2-1B-Instruct",
-    "FuseChat-Llama-3.2-3B-Instruct",
-    "FuseChat-Qwen-2.5-7B-Instruct",
-    "Infinity-Instruct-3M-0613-Llama3-70B",
-    "Infinity-Instruct-3M-0613-Mistral-7B",
-    "Infinity-Instruct-3M-0625-Llama3-70B",
-    "Infinity-Instruct-3M-0625-Llama3-8B",
-    "Infinity-Instruct-3M-0625-Mistral-7B",
-    "Infinity-Instruct-3M-0625-Qwen2-7B",
-    "Infinity-Instruct-3M-0625-Yi-1.5-9B",
-    "Infinity-Instruct-7M-Gen-Llama3_1-70B",
-    "Infinity-Instruct-7M-Gen-Llama3_1-8B",
-    "Infinity-Instruct-7M-Gen-mistral-7B",
-    "LMCocktail-10.7B-v1",
-    "Llama-3-Instruct-8B-SimPO",
-    "Meta-Llama-3-70B-Instruct",
-    "Meta-Llama-3-8B-Instruct",
-    "Meta-Llama-3.1-405B-Instruct-Turbo",
-    "Meta-Llama-3.1-70B-Instruct-Turbo",
-    "Meta-Llama-3.1-8B-Instruct-Turbo",
-    "Mistral-7B-Instruct-v0.2",
-    "Mistral-7B-Instruct-v0.3",
-    "Mistral-7B-ReMax-v0.1",
-    "Mixtral-8x22B-Instruct-v0.1",
-    "Mixtral-8x7B-Instruct-v0.1",
-    "Nanbeige2-16B-Chat",
-    "Nanbeige2-8B-Chat",
-    "OpenHermes-2.5-Mistral-7B",
-    "Qwen1.5-110B-Chat",
-    "Qwen1.5-14B-Chat",
-    "Qwen1.5-72B-Chat",
-    "Qwen1.5-7B-Chat",
-    "Qwen2-72B-Instruct",
-    "REBEL-Llama-3-8B-Instruct",
-    "SPPO-Gemma-2-9B-It-PairRM",
-    "SPPO-Llama-3-Instruct-8B-PairRM",
-    "SPPO-Mistral7B-PairRM",
-    "Snorkel-Mistral-PairRM-DPO",
-    "Starling-LM-7B-alpha",
-    "Starling-LM-7B-beta-ExPO",
-    "Storm-7B",
-    "Yi-34B-Chat",
-    "airoboros-65b",
-    "dbrx-instruct",
-    "deepseek-llm-67b-chat",
-    "deita-7b-v1.0",
-    "dolphin-2.2.1-mistral-7b",
-    "gemma-2-9b-it-SimPO",
-    "gemma-7b-it",
-    "llama-2-13b-chat-hf",
-    "llama-2-70b-chat-hf",
-    "llama-2-7b-chat-hf",
-    "merlinite-7B-AOT",
-    "mistral-orpo-beta",
-    "openchat-v3.1-13b",
-    "phi-2-dpo",
-    "tulu-2-dpo-70b",
-    "vicuna-13b-v1.5",
-    "vicuna-33b-v1.3",
-    "wizardlm-13b-v1.2",
-    "wizardlm-70b",
-    "xwinlm-70b-v0.3",
-    "zephyr-7b-beta",
-)
-"""The open models whose answers are read, by their folders in AlpacaEval's results."""
+SOURCES = ("peps", "gsm8k", "solutions", "speeches", "shakespeare", "tasks")
+"""Names of the sources, in the order of the documents."""
 
 _PEP_ROLE = re.compile(r":pep:`(?:[^`<]*<)?0*(\d+)[^`]*`")
 _ROLE = re.compile(r":[\w:+-]+:`([^`]*)`")
@@ -123,7 +50,6 @@ def load_documents(data: Path, sources: Iterable[str]) -> list[Document]:
         "speeches": _read_speeches,
         "shakespeare": _read_shakespeare,
         "tasks": _read_tasks,
-        "answers": _read_answers,
     }
     documents = [
         Document(source, f"{source}/{name}", text)
@@ -302,25 +228,11 @@ def _read_tasks(data: Path) -> Iterator[tuple[str, str]]:
             yield f"{index:03d}", record["generated_texts"].strip() + "\n"
 
 
-def _read_answers(data: Path) -> Iterator[tuple[str, str]]:
-    """Instructions of AlpacaEval with the answers of open models; a group is an instruction."""
-    for model in ANSWERING:
-        path = data / "alpaca_eval" / "results" / model / "model_outputs.json"
-        for index, record in enumerate(json.loads(path.read_text(encoding="utf-8"))):
-            yield (
-                f"{index:03d}",
-                f"Question: {record['instruction'].strip()}\n\nAnswer: {record['output'].strip()}\n",
-            )
-
-
 def _without_repeats(documents: Iterable[Document]) -> list[Document]:
     """Drop every long paragraph that occurred before, and documents of which little is left."""
     seen: set[str] = set()
     kept: list[Document] = []
     for document in documents:
-        if document.source == "answers":  # of several to one instruction, which each of them shows
-            kept.append(document)
-            continue
         paragraphs = []
         for paragraph in document.text.rstrip("\n").split("\n\n"):
             key = " ".join(paragraph.split())

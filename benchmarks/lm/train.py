@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ from benchmarks.lm.tokenizer import (
     BOS_ID,
     CONTEXT,
     EOS_ID,
-    LARGER_VOCABULARY_SIZE,
     UNIGRAM_VOCABULARY_SIZE,
     VOCABULARY_SIZE,
     train_tokenizer,
@@ -93,19 +91,6 @@ def second_config() -> GPTNeoXConfig:
     )
 
 
-def larger_config() -> LlamaConfig:
-    """About 31 million parameters, embeddings tied."""
-    return _llama(
-        vocab_size=LARGER_VOCABULARY_SIZE,
-        hidden_size=512,
-        intermediate_size=1408,
-        num_hidden_layers=8,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        max_position_embeddings=1024,
-    )
-
-
 @dataclass(frozen=True)
 class Recipe:
     """What a model is made of.
@@ -116,7 +101,6 @@ class Recipe:
         config: the architecture.
         stages: of the training, unless the command names others.
         batch: tokens per optimizer step, likewise.
-        muon: whether the layers' matrices step by Muon; else everything by AdamW.
         boundaries: documents stand between ``<s>`` and ``</s>``; else a blank line stands between them, and
             text that is sampled without boundary tokens goes from one document to the next.
     """
@@ -126,7 +110,6 @@ class Recipe:
     config: Callable[[], PreTrainedConfig]
     stages: str
     batch: int = 16384
-    muon: bool = False
     boundaries: bool = True
 
     @property
@@ -156,23 +139,8 @@ RECIPES = {
         batch=8192,
         boundaries=False,
     ),
-    "larger": Recipe(
-        shares={
-            "peps": 0.12,
-            "gsm8k": 0.09,
-            "solutions": 0.03,
-            "speeches": 0.05,
-            "tasks": 0.01,
-            "answers": 0.70,
-        },
-        train_tokenizer=partial(train_tokenizer, vocabulary_size=LARGER_VOCABULARY_SIZE),
-        config=larger_config,
-        stages="1024:3700",
-        batch=65536,
-        muon=True,
-    ),
 }
-"""The model of `iet demo`, one that shares neither architecture nor tokenizer with it, and a larger one."""
+"""The model of `iet demo`, and one that shares neither architecture nor tokenizer with it."""
 
 
 def blockwise_causal_attention(
@@ -281,8 +249,6 @@ def batch_loss(model: Any, batch: Tensor) -> Tensor:
         flat = hidden.reshape(-1, hidden.shape[-1])
         targets = batch[:, 1:].reshape(-1)
         weight = model.get_output_embeddings().weight
-        if batch.is_cuda:
-            return torch.nn.functional.cross_entropy(flat @ weight.T, targets)
     loss: Tensor = OutputLoss.apply(flat, weight, targets)  # type: ignore[no-untyped-call]
     return loss
 
@@ -307,7 +273,6 @@ def train(arguments: argparse.Namespace) -> None:
     arguments.batch = arguments.batch or recipe.batch
     stages = parse_stages(arguments.stages)
     total = sum(stage.steps for stage in stages)
-    on_gpu = torch.device(arguments.device).type == "cuda"
     record = {
         "recipe": arguments.recipe,
         "train_digest": digest(documents),
@@ -319,32 +284,29 @@ def train(arguments: argparse.Namespace) -> None:
         "warmup_steps": arguments.warmup,
         "decay_share": arguments.decay,
         "weight_decay": arguments.weight_decay,
-        "device": torch.cuda.get_device_name(arguments.device) if on_gpu else "cpu",
+        "device": "cpu",
         "shares": dict(recipe.shares),
         "steps": 0,
         "seconds": 0.0,
     }
     new: Any = AutoModelForCausalLM
-    attention = "sdpa" if on_gpu else _ATTENTION
-    model: PreTrainedModel = new.from_config(recipe.config(), attn_implementation=attention)
-    model.to(arguments.device)
-    loss_of = torch.compile(batch_loss) if on_gpu else batch_loss
-    optimizers = training.optimizers_of(model, arguments.lr, 0.95, arguments.weight_decay, muon=recipe.muon)
+    model: PreTrainedModel = new.from_config(recipe.config(), attn_implementation=_ATTENTION)
+    optimizer = training.optimizer_of(model, arguments.lr, arguments.weight_decay)
     checkpoint = arguments.work / "checkpoint.pt"
-    record.update(training.resume(checkpoint, model, optimizers))
+    record.update(training.resume(checkpoint, model, optimizer))
     first = record["steps"]
     before = record["seconds"]
     started = saved = time.monotonic()
 
     def save() -> None:
         record.update(steps=step + 1, seconds=round(before + time.monotonic() - started, 1))
-        training.save(checkpoint, model, optimizers, steps=record["steps"], seconds=record["seconds"])
+        training.save(checkpoint, model, optimizer, steps=record["steps"], seconds=record["seconds"])
         training.export(model, tokenizer, record, arguments.out)
 
     step = -1
     for stage in stages:
         source = rows(streams, recipe.shares, stage.context, arguments.seed)
-        micro_rows = max(1, (arguments.batch if on_gpu else _MICRO_TOKENS) // stage.context)
+        micro_rows = max(1, _MICRO_TOKENS // stage.context)
         micro_batches = arguments.batch // (micro_rows * stage.context)
         for _ in range(stage.steps):
             step += 1
@@ -355,12 +317,12 @@ def train(arguments: argparse.Namespace) -> None:
             if step < first:
                 continue
             rate = training.learning_rate(step, total, arguments.lr, arguments.warmup, arguments.decay)
-            loss = torch.zeros((), device=arguments.device)
+            loss = torch.zeros(())
             for batch in batches:
-                part = loss_of(model, batch.to(arguments.device)) / micro_batches
+                part = batch_loss(model, batch) / micro_batches
                 part.backward()
                 loss += part.detach()
-            training.apply(model, optimizers, rate)
+            training.apply(model, optimizer, rate)
             if step % 10 == 0:
                 speed = (step + 1 - first) * arguments.batch / (time.monotonic() - started)
                 print(
@@ -390,7 +352,6 @@ def main() -> None:
     parser.add_argument("--decay", type=float, default=0.35, help="share of the steps that decay")
     parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--save-seconds", type=float, default=300.0, help="seconds between checkpoints")
     train(parser.parse_args())
 

@@ -1,4 +1,4 @@
-"""What both training programs share: optimizer, steps, checkpoints and the folder of a model."""
+"""Optimizer, steps, checkpoints and the folder of a model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,27 +28,13 @@ COMMON: Mapping[str, Any] = {
 """Part of every configuration."""
 
 
-def optimizers_of(
-    model: PreTrainedModel, lr: float, second_beta: float, weight_decay: float, *, muon: bool = False
-) -> list[torch.optim.Optimizer]:
-    """AdamW that decays matrices alone; with `muon` the layers' matrices step by Muon, the rest by AdamW."""
-    found: Any = model
-    embeddings = {id(found.get_input_embeddings().weight), id(found.get_output_embeddings().weight)}
-    layers = [weight for weight in model.parameters() if weight.ndim == 2 and id(weight) not in embeddings]
-    by_muon = {id(weight) for weight in layers} if muon else set()
-    rest = [weight for weight in model.parameters() if id(weight) not in by_muon]
+def optimizer_of(model: PreTrainedModel, lr: float, weight_decay: float) -> torch.optim.Optimizer:
+    """Return AdamW, which decays the matrices alone."""
     groups: list[dict[str, Any]] = [
-        {"params": [weight for weight in rest if weight.ndim > 1]},
-        {"params": [weight for weight in rest if weight.ndim < 2], "weight_decay": 0.0},
+        {"params": [weight for weight in model.parameters() if weight.ndim > 1]},
+        {"params": [weight for weight in model.parameters() if weight.ndim < 2], "weight_decay": 0.0},
     ]
-    optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(groups, lr=lr, betas=(0.9, second_beta), weight_decay=weight_decay, fused=True)
-    ]
-    if muon:
-        optimizers.append(
-            torch.optim.Muon(layers, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
-        )
-    return optimizers
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), weight_decay=weight_decay, fused=True)
 
 
 def learning_rate(step: int, total: int, peak: float, warmup: int, decay: float) -> float:
@@ -59,33 +45,28 @@ def learning_rate(step: int, total: int, peak: float, warmup: int, decay: float)
     return peak * max(0.02, min(1.0, left))
 
 
-def apply(model: PreTrainedModel, optimizers: Sequence[torch.optim.Optimizer], rate: float) -> None:
-    """Take a step along the gradients that are there, clipped to 1, and clear them."""
+def apply(model: PreTrainedModel, optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Take a step along the gradients, clipped to 1, and clear them."""
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.step()
-        optimizer.zero_grad()
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    optimizer.zero_grad()
 
 
-def save(
-    path: Path, model: PreTrainedModel, optimizers: Sequence[torch.optim.Optimizer], **more: Any
-) -> None:
-    """Write a checkpoint, which is there in whole or not at all."""
-    states = [optimizer.state_dict() for optimizer in optimizers]
-    state = {"model": model.state_dict(), "optimizers": states, **more}
+def save(path: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, **more: Any) -> None:
+    """Write a checkpoint atomically."""
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), **more}
     write_file(path, lambda file: torch.save(state, file))
 
 
-def resume(path: Path, model: PreTrainedModel, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
-    """Take up a checkpoint if there is one; return what else it holds, nothing without one."""
+def resume(path: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Load a checkpoint if it exists; return what else it holds, nothing without one."""
     if not path.exists():
         return {}
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     model.load_state_dict(state.pop("model"))
-    for optimizer, saved in zip(optimizers, state.pop("optimizers"), strict=True):
-        optimizer.load_state_dict(saved)
+    optimizer.load_state_dict(state.pop("optimizer"))
     return state
 
 

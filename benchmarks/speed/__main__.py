@@ -14,10 +14,7 @@ import pathlib
 import subprocess
 import sys
 
-NAMES = (
-    *("embed", "score", "engines", "waterfall", "decode", "audit", "bulk", "likelihood", "generate"),
-    *("import", "page", "sessions"),
-)
+NAMES = ("embed", "score", "audit", "bulk", "generate")
 
 
 def main() -> int:

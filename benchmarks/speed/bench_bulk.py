@@ -9,17 +9,13 @@ no table. An audit reads the file, tokenizes, audits and writes both tables. "st
 before every worker has done a chunk, such as starting workers and loading compiled loops, which a run of
 hours does not see. Processor time, of workers as well, is what a machine that others share changes least.
 
-The peers are the engines' own detectors on a few of the same documents, in memory and tokenized, each of one
-key and down to its p-value (SynthID: g-values). Ours read the same marks in a batch of these documents, under
-as many keys as are read at once: scores alone, and whole audits; times are for a document and a key. Scores
-are compared with the detectors' first. With --data, a folder with who_and_when/, documents are cut from real
-agent logs, else from text of the shipped model; where there are fewer they are read again.
+Documents are cut from the agent logs below --data (who_and_when/), else from text of the shipped model;
+if there are too few they are read again.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
 import multiprocessing
@@ -30,13 +26,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 if __name__ == "__main__":  # before anything starts threads
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "IET_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -44,14 +39,12 @@ import iet
 from benchmarks import timing
 from benchmarks.recording import columns, command, environment, exit_code, parser, write
 from benchmarks.speed.texts import given_logs, marked_text, team
-from iet.audit.plan import ALL_KEYS
-from iet.audit.records import BATCH_RECORDS, audit_records
+from iet.audit.records import BATCH_RECORDS
 from iet.bulk import files
 from iet.bulk.workers import without_pandas
 from iet.errors import IetError
 from iet.marks.registry import Registry
 from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
-from iet.native.texts import Texts
 
 TOKENS = 1000
 SAMPLE = "--sample"
@@ -204,53 +197,6 @@ def results(found: dict[str, list[dict[str, float]]], count: int, tokens: int) -
     return rows
 
 
-def detectors(
-    texts: Sequence[str], detected: int, keys: int, rounds: int
-) -> tuple[list[dict[str, object]], dict[str, str]]:
-    """Return what reading engines' marks takes for a document and a key, and why some are missing."""
-    from benchmarks.speed import bench_engines  # here, because it imports torch, which is memory
-
-    tokenizer = Tokenizer(DEMO_SOURCE)
-    ids = [encoding.token_ids for encoding in tokenizer.encode_batch(texts)]
-    rows, skipped = list[dict[str, object]](), dict[str, str]()
-    for scheme, (name, make) in bench_engines.PEERS.items():
-        why = bench_engines.missing(scheme)
-        if why is not None:
-            skipped[name] = why
-            continue
-        marks = bench_engines.engine_keys(scheme, keys, tokenizer.vocab_size)
-        detect, scores_of = make(tokenizer.vocab_size, marks)
-        expected = np.asarray(scores_of(ids[0]), np.float64)
-        found = marks.scores(ids[0], 1)[-len(expected) :, 0]
-        if not np.allclose(found, expected, rtol=1e-6, atol=1e-5):
-            raise IetError(f"{scheme}: scores differ from those of {name}")
-        few, auditor = ids[:detected], iet.Auditor(marks, "cusum")
-        calls: dict[str, Callable[[], object]] = {
-            "detector": functools.partial(lambda read, each: [read(one) for one in each], detect, few),
-            "scores": functools.partial(
-                lambda keys, texts: (keys.pairs_of(texts), keys.scores_of(texts, 1)),
-                marks,
-                Texts.of(ids, marks.scheme.n_gram),
-            ),
-            "audit": functools.partial(lambda *given: list(audit_records(*given, ids=True)), auditor, ids),
-        }
-        counts = {"detector": len(few), "scores": len(ids) * keys, "audit": len(ids) * keys}
-        samples = {
-            what: [seconds / counts[what] for seconds in each]
-            for what, each in timing.interleaved(
-                {what: timing.timed(call) for what, call in calls.items()}, rounds
-            ).items()
-        }
-        row = {
-            **{"what": name, "scheme": scheme},
-            **{f"{what}_microseconds": timing.spread(each).times(1e6) for what, each in samples.items()},
-            "over_scores": timing.ratio(samples["detector"], samples["scores"]),
-            "over_audit": timing.ratio(samples["detector"], samples["audit"]),
-        }
-        rows.append(plain(row))
-    return rows, skipped
-
-
 def plain(row: Mapping[str, object]) -> dict[str, object]:
     """Return a row with dictionaries in place of spreads."""
     return {k: dict(v._asdict()) if isinstance(v, timing.Spread) else v for k, v in row.items()}
@@ -276,10 +222,6 @@ def main() -> None:
         (folder / "documents.jsonl").write_text(lines, encoding="utf-8")
         validate(registry, texts[: 6 if quick else 40], folder)
         found = measure(folder, rounds, rows)
-    # Documents from everywhere, as many as are read at once, and as many keys.
-    batch, detected, detector_keys = (2, 1, 3) if quick else (BATCH_RECORDS, 4, ALL_KEYS)
-    some = texts[:: max(1, len(texts) // batch)][:batch]
-    others, skipped = detectors(some, detected, detector_keys, rounds)
     content: dict[str, Any] = {
         "command": command(line, given),
         "quick": quick,
@@ -291,10 +233,6 @@ def main() -> None:
         "rounds": rounds,
         "keys": len(registry.scoring_keys()),
         "results": results(found, len(texts), tokens),
-        "detectors": others,
-        "detector_keys": detector_keys,
-        "detector_documents": len(some),
-        "skipped": skipped,
     }
     write(given.output, content, markdown(content))
 
@@ -318,22 +256,6 @@ def markdown(content: dict[str, Any]) -> str:
         " rounds",
         columns(content["results"], audited),
     ]
-    detected = [
-        ("detector", "{what}"),
-        ("µs", spread("detector_microseconds", ",.0f")),
-        ("our scores", spread("scores_microseconds", ",.2f")),
-        ("ratio", spread("over_scores", ",.0f")),
-        ("our audit", spread("audit_microseconds", ",.2f")),
-        ("ratio", spread("over_audit", ",.0f")),
-    ]
-    if content["detectors"]:
-        parts.append(
-            "µs for a document and a key: the engine's detector of one key, and ours of"
-            f" {content['detector_keys']} in a batch of {content['detector_documents']} documents, from ids"
-            " to scores, and to tables (`cusum`); medians (quartiles)"
-        )
-        parts.append(columns(content["detectors"], detected))
-    parts += [f"Not run: {name} ({why})." for name, why in content["skipped"].items()]
     return "\n\n".join(parts)
 
 

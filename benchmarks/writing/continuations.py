@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import iet
-from benchmarks.writing import exact, sampler
+from benchmarks.writing import sampler
 from benchmarks.writing.shared import steps
 from iet.generation.free import FreeTokens, request_key
 from iet.generation.sampling import times_before
@@ -47,11 +47,9 @@ def sample(
     """Continue every prompt [N, P] once per slot [N, A], all continuations in one batch.
 
     A slot is the key of a continuation, -1 for an unmarked one; rows come back in the order of `slots`. The
-    model is in evaluation mode on the CPU; κ counts after the temperature. In float32 draws are equal on one
-    machine and version of torch; in float64, a Llama, on all (`exact`; several times slower). Family
-    "gumbel": a token is the argmax after the noise; where the n-1 ids before it stood in this prompt or
-    continuation before, it is drawn without a mark in version 1. `free` tokens are drawn without a mark, too;
-    each row is a request of its own.
+    model is in evaluation mode on the CPU; κ applies after the temperature. Draws are equal on one machine
+    and version of torch. Family "gumbel": a token is the argmax after the noise. `free` tokens are drawn
+    without a mark; each row is one request.
     """
     ids = torch.from_numpy(np.repeat(prompts, slots.shape[1], axis=0))
     start = prompts.shape[1]
@@ -59,9 +57,7 @@ def sample(
     mark = _Mark(torch.from_numpy(slots.reshape(-1)), keys, seed, model.dtype, free)
     unmarked = torch.zeros(len(ids), tokens, dtype=torch.bool)
     entropy, marked_entropy = [], []
-    exactly = model.dtype == torch.float64
-    run = exact.steps(model, ids, start) if exactly else steps(model, ids, start, slots.shape[1])
-    for t, raw in enumerate(run):
+    for t, raw in enumerate(steps(model, ids, start, slots.shape[1])):
         logits = raw.float()
         logits[:, list(barred)] = -torch.inf
         logits /= temperature

@@ -12,7 +12,7 @@
 // are floats, every second 16 of 256 where they are halves, so that a bank is asked once or twice, and once
 // more at the end of a grid row. (An entry alone to a load would ask it four or eight times.)
 //
-// What a logit costs over all of this is counted by benchmarks/speed/instructions.py.
+// Instructions a logit: benchmarks/results/instructions.md.
 #include "../ops.h"
 #include "device.h"
 #include "registers.h"

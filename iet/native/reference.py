@@ -11,7 +11,7 @@ The scheme in five steps (§ Keyed Implicit Embedding; docs/internals/scheme.md 
 Family gumbel takes a hash of (k_π, v) in place of steps 2 and 3 (`uniform`), adds -log(-log u) and scores
 -log(1 - u).
 
-The permutation passes 1276 tests of at least 10^7 draws each (benchmarks/results/scheme_quality.md). Known
+The permutation passes 1276 tests of at least 10^7 draws each (benchmarks/notes/answered.md). Known
 weakness: ids close together in one row of the grid meet in their high digit with probability 1/a after round
 two, so a k_p near a multiple of a (of V/b, exactly) leaves them correlated, by at most 0.012 over all k_p.
 Ids further apart, and the default k_p = 1, show nothing. A fifth round removes it, at a cost that its effect

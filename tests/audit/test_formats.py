@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.accuracy import losses
-from benchmarks.accuracy.losses import (
+from iet.audit import formats
+from iet.audit.documents import text_of
+from iet.bulk.sources import expand
+from iet.errors import InputError
+from tests.support import document_cases
+from tests.support.document_cases import (
     DELETED,
     A,
     B,
@@ -28,10 +32,6 @@ from benchmarks.accuracy.losses import (
     tracked,
     word,
 )
-from iet.audit import formats
-from iet.audit.documents import text_of
-from iet.bulk.sources import expand
-from iet.errors import InputError
 from tests.support.documents import (
     NOTEBOOK,
     PAGE,
@@ -62,8 +62,8 @@ def test_texts_of_documents(data: bytes, name: str, text: str) -> None:
     assert text_of(data, name=name) == text
 
 
-@pytest.mark.parametrize("case", losses.CASES, ids=lambda case: f"{case.kind}, {case.name}")
-def test_all_that_is_shown_is_read_once_and_nothing_else(case: losses.Case) -> None:
+@pytest.mark.parametrize("case", document_cases.CASES, ids=lambda case: f"{case.kind}, {case.name}")
+def test_all_that_is_shown_is_read_once_and_nothing_else(case: document_cases.Case) -> None:
     assert text_of(case.data, name=case.file) == case.text
 
 
@@ -211,8 +211,8 @@ def test_pages(page: str, text: str) -> None:
     assert text_of(page.encode(), name="a.html") == text
 
 
-@pytest.mark.parametrize("case", losses.MAIL, ids=lambda case: case.name)
-def test_fixed_lines_stay_as_they_are(case: losses.Case) -> None:
+@pytest.mark.parametrize("case", document_cases.MAIL, ids=lambda case: case.name)
+def test_fixed_lines_stay_as_they_are(case: document_cases.Case) -> None:
     if "format=flowed" in case.content:
         fixed = case.content.replace("; format=flowed", "")
         assert text_of(fixed.encode(), name="a.eml") == fixed.partition("\n\n")[2]

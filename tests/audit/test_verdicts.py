@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 import iet
-from benchmarks.accuracy import verdicts
-from benchmarks.accuracy.verdicts import CASES, event, outcome
 from iet.audit.traces import read
 from iet.report.claims import ClaimReport
+from tests.support import record_cases
+from tests.support.record_cases import CASES, event, outcome
 from tests.support.traces import FORMS
 
 
 @pytest.fixture(scope="module")
 def auditor() -> iet.Auditor:
-    return iet.Auditor(verdicts.registry(), tokenizer=verdicts.text_tokenizer())
+    return iet.Auditor(record_cases.registry(), tokenizer=record_cases.text_tokenizer())
 
 
 @pytest.fixture(scope="module")
 def texts() -> dict[str, str]:
-    return verdicts.texts(verdicts.registry())
+    return record_cases.texts(record_cases.registry())
 
 
 def checked(auditor: iet.Auditor, document: Any, **names: str) -> ClaimReport:
@@ -32,7 +32,7 @@ def checked(auditor: iet.Auditor, document: Any, **names: str) -> ClaimReport:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_records_get_the_right_verdict(
-    case: verdicts.Case, auditor: iet.Auditor, texts: dict[str, str]
+    case: record_cases.Case, auditor: iet.Auditor, texts: dict[str, str]
 ) -> None:
     assert outcome(checked(auditor, case.make(texts)).to_dict()) == case.right
 

@@ -13,16 +13,15 @@ import numpy as np
 import pytest
 
 import iet
-from benchmarks.accuracy import noise_quality
-from benchmarks.accuracy.judged import failures
 from iet import kernels
 from iet.errors import InputError, SchemeMismatch
 from iet.marks.families import FAMILIES
 from iet.marks.registry import Registry
 from iet.marks.scheme import Profile, Scheme, canonical_digest
 from iet.native import reference
-from tests.support import teams
+from tests.support import noise_quality, teams
 from tests.support.known_answers import FOLDER, from_bits, vectors
+from tests.support.noise_quality import failures
 from tests.vectors import make
 
 stats = pytest.importorskip("scipy.stats")

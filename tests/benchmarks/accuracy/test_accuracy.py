@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import itertools
 import json
@@ -15,9 +14,7 @@ import numpy as np
 import pytest
 
 import iet
-from iet.audit.evidence import log_tail
 from iet.audit.metrics import token_accuracy
-from iet.marks.families import FAMILIES
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -25,7 +22,7 @@ pytest.importorskip("tqdm")
 pytest.importorskip("matplotlib")
 
 from benchmarks import statistics  # noqa: E402
-from benchmarks.accuracy import decoders, figures, null, repeats, texts, unmarked  # noqa: E402
+from benchmarks.accuracy import decoders, null, texts, unmarked  # noqa: E402
 from benchmarks.recording import read_rows  # noqa: E402
 
 CELLS = (texts.Cell("shipped", 1.0, 4, "fourier"), texts.Cell("shipped", 1.0, 4, "gumbel"))
@@ -313,120 +310,3 @@ def test_power_grows_with_the_length(work: pathlib.Path, monkeypatch: pytest.Mon
     assert rows[0]["found"]["0.01"] < rows[-1]["found"]["0.01"] == 1
     weak = null.power(work, CELLS[0], limit=6)
     assert weak[1]["found"]["0.0001"] < rows[1]["found"]["0.0001"]
-
-
-# Repeats
-
-
-def test_p_values_count_each_pair_once_or_every_time() -> None:
-    registry = texts.keys("shipped", "fourier", 7, 3)
-    ids = np.tile(np.random.default_rng(0).integers(3, 4000, 30), 4)
-    share, (once, every) = repeats.log_p_values(ids, registry)
-    scores = iet.score_tokens(ids, registry)
-    places = collections.defaultdict(list)
-    for t in range(1, len(ids)):
-        places[ids[t - 1], ids[t]].append(t)
-    first = [found[0] for found in places.values()]
-    assert share == pytest.approx(1 - len(first) / 119)
-    for log_p, counted in ((once, first), (every, list(range(1, 120)))):
-        for key in range(3):
-            total = float(scores[counted, key].sum())
-            assert log_p[key] == pytest.approx(log_tail(total, len(counted), FAMILIES["fourier"]), abs=1e-6)
-    summary = repeats.evidence([(share, np.array([once, every]))])
-    assert (summary["texts"], summary["once"]["p_values"]) == (1, 3)
-    assert summary["every"]["tails"]["0.1"] == np.mean(np.exp(every) <= 0.1)
-
-
-def test_counting_repeats_inflates_and_counting_pairs_does_not() -> None:
-    registry = texts.keys("shipped", "fourier", 8, 500)
-    ids = np.tile(np.random.default_rng(1).integers(3, 4000, 40), 10)
-    summary = repeats.evidence([repeats.log_p_values(ids, registry)])
-    assert summary["once"]["kolmogorov_distance"] < 0.09  # 0.061 in 95 % of the cases
-    assert summary["every"]["tails"]["0.001"] > 0.05
-
-
-def test_repeats_are_weighed_each_way_on_the_same_text(work: pathlib.Path) -> None:
-    turns = texts.load(work, CELLS[0])[0]
-    said = dataclasses.replace(turns, ids=np.tile(turns.ids[:, :20], (1, 4)))
-    figures = repeats.decoding(said, 80)
-    assert figures["repeats"] > 0.5
-    text = decoders.form(said, 80)
-    found = iet.Auditor(text.registry, allow_unattributed=False).audit(text.talk.text)
-    assert figures["share"] == token_accuracy(text.truth, found.token_agents)
-    assert len({figures[way] for way in repeats.WAYS}) > 1
-
-
-def test_repeats_make_a_table_of_what_is_there(work: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeats, "LENGTH", 80)
-    monkeypatch.setattr(repeats, "KEYS", 5)
-    monkeypatch.setattr(texts, "TEMPERATURES", (1.0,))
-    corpus = [
-        unmarked.Unmarked("pieces", "so it goes on and on. " * 30),
-        unmarked.Unmarked("twice", "A mill stands by the old river, where seven boats wait for wind. " * 2),
-        unmarked.Unmarked("peps", "not repetitive, and left out"),
-        unmarked.Unmarked("shipped T=0.2", "The council should therefore first decide on the roof. " * 3),
-    ]
-    results = repeats.run(work, corpus, 1, 1)
-    assert [cell["cell"]["family"] for cell in results["cells"]] == ["fourier"]
-    short = ", below 20 pairs"
-    evidence = results["evidence"]["fourier"]
-    assert {kind.removesuffix(short) for kind in evidence} == {
-        "unmarked: pieces",
-        "unmarked: twice",
-        "unmarked: shipped T=0.2",
-        "marked under other keys: shipped T=1.0 A=4",
-    }
-    assert evidence[f"unmarked: pieces{short}"]["repeats"] > 0.8
-    table = repeats.markdown(results)
-    assert table.count("| each pair once |") == table.count("| every repeat |") == len(evidence)
-
-
-# Figures
-
-
-def measured(temperature: float, length: int, value: float) -> dict[str, Any]:
-    interval = [value, value - 0.1, value + 0.1]
-    return {
-        "cell": {
-            "model": "shipped",
-            "temperature": temperature,
-            "agents": 4,
-            "family": "fourier",
-            "turn_tokens": length,
-        },
-        "figures": {f"{reader}/token_accuracy": interval for reader in figures.READERS},
-        "reliability": [[0.0] * 18 + [10.0, 30.0], [0.0] * 18 + [9.0, 30.0]],
-    }
-
-
-def test_figures_show_what_was_measured(tmp_path: pathlib.Path) -> None:
-    cells = [measured(t, length, t * length / 500) for t in (0.5, 1.0) for length in (400, 60)]
-    counts = decoders.reliability(cells)
-    assert counts.sum(axis=1).tolist() == [160, 156]
-    drawn = figures.accuracy({"cells": cells, "reliability": counts.tolist()})
-    panel, reliability = drawn.axes
-    lines = {line.get_label(): line.get_xydata().tolist() for line in panel.lines}
-    assert len(lines) == 8
-    assert lines["posterior, T = 0.5"] == [[60, pytest.approx(0.06)], [400, pytest.approx(0.4)]]
-    assert reliability.lines[1].get_xydata().tolist() == [
-        [pytest.approx(0.925), 0.9],
-        [pytest.approx(0.975), 1.0],
-    ]
-    levels = {str(level): {"found": level / 2, "low": 0, "high": level} for level in (0.01, 0.001)}
-    result = {
-        "null": {"corpora": {"levels": levels}, "all": {"levels": levels}},
-        "fixed_spans": {"fourier": {"histogram": [0.25] * 4}},
-        "power": [
-            {"cell": "shipped-T1.0-A4-fourier", "tokens": n, "found": {"0.01": n / 400}} for n in (25, 400)
-        ],
-    }
-    spans, rates, power = figures.evidence(result).axes
-    assert spans.lines[1].get_ydata().tolist() == [0, 0.25, 0.5, 0.75, 1]
-    assert len(rates.containers) == 2
-    assert rates.containers[0][0].get_ydata().tolist() == [0.005, 0.0005]
-    assert power.lines[0].get_xydata().tolist() == [[25, 0.0625], [400, 1]]
-    (tmp_path / "null.json").write_text(json.dumps(result))
-    (first,) = figures.draw(tmp_path)
-    content = first.read_bytes()
-    assert figures.draw(tmp_path) == [tmp_path / "null.svg"]
-    assert first.read_bytes() == content  # the same results, the same file

@@ -1,21 +1,13 @@
-"""Verdicts of `iet check` on records that put an agent's name to the words of another one.
+"""Records that name an agent beside the words of another one, with the right verdict on them.
 
-    python -m benchmarks.accuracy.verdicts -o benchmarks/notes/verdicts.md [--before PATH]
-
-Every record holds text that is really marked, and every name that it gives to an agent's own words is true.
-So "contradicted" is an innocent agent accused, and a missing message is text lost. PATH is a checkout of an
-earlier state, its compiled modules in place, which reads the same files.
+Every record holds marked text. Every name that it gives to an agent's own words is true, so "contradicted"
+accuses an innocent agent, and a missing message is lost text.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import pathlib
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -24,10 +16,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers
 
 import iet
-from benchmarks.accuracy import losses
-from benchmarks.recording import command, exit_code, table
 
-ROOT = pathlib.Path(__file__).parents[2]
 AGENTS = ("planner", "critic", "writer")
 WORDS = 400
 TOKENS = 120
@@ -381,85 +370,3 @@ def _piece(piece: Mapping[str, Any]) -> str:
         beside.append(piece["reason"])
     claim = f"{piece['claim']}: " if piece["claim"] and piece["verdict"] != "skipped" else ""
     return claim + str(piece["verdict"]) + (f" ({'; '.join(beside)})" if beside else "")
-
-
-# An editable installation finds its own checkout before any path.
-_IET = """
-import importlib.util, json, os, pathlib, sys
-if importlib.util.find_spec("iet").origin != os.path.join(os.environ["PYTHONPATH"], "iet", "__init__.py"):
-    sys.meta_path[:] = [f for f in sys.meta_path if f.__module__.startswith("_frozen_importlib")]
-"""
-_CHECK = f"""{_IET}
-from iet.cli import main
-sys.exit(main(["check", sys.argv[1], "-r", "team.json", "--json"]))
-"""
-_READ = f"""{_IET}
-from iet.audit.documents import text_of
-from iet.errors import InputError
-try:
-    print(json.dumps(text_of(pathlib.Path(sys.argv[1]).read_bytes(), name=sys.argv[1])))
-except InputError as error:
-    print(json.dumps(f"refused: {{error}}"))
-"""
-
-
-def _run(program: str, folder: pathlib.Path, file: pathlib.Path, checkout: pathlib.Path) -> Any:
-    """Return the JSON that a program prints with the library of a checkout, or what it was refused for."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program, file.name],
-        env={**os.environ, "PYTHONPATH": str(checkout.resolve())},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        return done.stderr.strip().rpartition(f"{file.name}: ")[2].replace("\n", " ")
-    return json.loads(done.stdout)
-
-
-def rows(before: pathlib.Path | None) -> list[tuple[str, str, str, str]]:
-    """Return kind, name, outcome before and now of each record and of each document."""
-    checkouts = [before, ROOT]
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        text_tokenizer().save(str(folder / "tokenizer.json"))
-        marked = texts(registry(folder / "team.json", str(folder / "tokenizer.json")))
-        found = []
-        for case in CASES:
-            file = folder / "trace.json"
-            file.write_text(json.dumps(case.make(marked)))
-            said = [outcome(_run(_CHECK, folder, file, each)) if each else "" for each in checkouts]
-            found.append((case.kind, case.name, said[0], said[1]))
-        for document in losses.CASES:
-            file = folder / document.file
-            file.write_bytes(document.data)
-            read = [repr(_run(_READ, folder, file, each))[1:-1] if each else "" for each in checkouts]
-            found.append((document.kind, document.name, f"`{read[0]}`", f"`{read[1]}`"))
-        return found
-
-
-def main() -> None:
-    line = argparse.ArgumentParser(prog="python -m benchmarks.accuracy.verdicts", description=_FIRST_LINE)
-    line.add_argument("-o", "--output", type=pathlib.Path, required=True, help="the table, in Markdown")
-    line.add_argument("--before", type=pathlib.Path, help="a checkout of an earlier state")
-    given = line.parse_args()
-    found = rows(given.before)
-    parts = [f"# Verdicts and texts, before and now\n\n`{command(line, given)}`\n\n{ABOUT}"]
-    for kind in dict.fromkeys(row[0] for row in found):
-        cells = [row[1:] for row in found if row[0] == kind]
-        parts.append(f"## {kind}\n\n{table(('input', 'before', 'now'), cells)}\n")
-    given.output.write_text("\n".join(parts), encoding="utf-8")
-
-
-_FIRST_LINE = (__doc__ or "").split("\n")[0]
-
-ABOUT = """\
-Before is commit 00bbba86. The first four tables show what `iet check` says of each piece of a record: the
-claimed name, the verdict, and the agent whose mark is in it. Every name that a record gives to an agent's own
-words is true, so "contradicted" is an innocent agent accused. The other tables show the text that is read
-from a document, in which x is deleted or hidden.
-"""
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main))

@@ -1,7 +1,6 @@
 """Documents and mails whose text is easily lost, or joined by text that is hidden or deleted.
 
-`benchmarks.accuracy.verdicts` prints the table. The text of every document is made of a, b and c, and x is no
-text.
+The text of every document consists of a, b and c; x is not part of it.
 """
 
 from __future__ import annotations

@@ -1,32 +1,27 @@
-"""How close the noise of family gumbel comes to independent uniform numbers.
-
-    python -m benchmarks.accuracy.noise_quality -o benchmarks/results/noise_quality.json
+"""Statistical tests of the noise of family gumbel against independent uniform numbers.
 
 Gumbel-max sampling is exact if the u of a row are independent: so they are counted in cells, alone, in pairs
-and in threes, in the upper tail, where the token is chosen, as sums of scores, and as the token that wins.
-Every row is a test with a p-value, judged as in `benchmarks.accuracy.judged`. The noise is an argument
- of every measure, so that the tests can be tested with a bad one.
+and in threes, in the upper tail, which holds the chosen token, as sums of scores, and as the winning token.
+The noise is an argument of every measure, so that the tests can be tested with a bad one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
-from tqdm import tqdm
 
-from benchmarks.accuracy import judged
-from benchmarks.accuracy.judged import Ids, Row, Seeds, failures
-from benchmarks.recording import exit_code, parser
+from benchmarks import statistics
 from iet.native import reference
 
+LEVEL = 1e-3
+CHUNK = 1 << 18
 VOCAB_SIZE = 128256
 BITS = 24  # of a numerator: u·2^24, an odd number
 # Neighbours, powers of two, Fibonacci numbers and others for which v·0x9E3779B1 hardly moves.
@@ -34,21 +29,62 @@ DISTANCES = (1, 2, 3, 16, 64, 256, 1024, 32768, 65536, 75025, 10946, 50549, 1010
 SET_SIZE = 64
 SUM_CELLS = 256
 
+Ids = NDArray[np.integer[Any]]
+Seeds = NDArray[np.uint64]
+
 Numerators = NDArray[np.uint32]
 Noise = Callable[[Ids, Seeds], Numerators]
 Draw = Callable[[int], Numerators]
 
 
 @dataclasses.dataclass(frozen=True)
-class NoiseSetup(judged.Setup):
+class Row:
+    """One statistic with its two-sided p-value under an ideal generator."""
+
+    measure: str
+    case: str
+    p: float
+
+
+def failures(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows below `LEVEL`, corrected for the number of rows (Bonferroni)."""
+    return [row for row in rows if row.p < LEVEL / len(rows)]
+
+
+@dataclasses.dataclass(frozen=True)
+class NoiseSetup:
+    """What every measure needs: draws of a test, a generator of ids and seeds, and the noise."""
+
+    vocab_size: int
+    draws: int
+    rng: np.random.Generator
     noise: Noise = reference.uniform
+
+    def ids(self, size: int | tuple[int, ...]) -> Ids:
+        return self.rng.integers(0, self.vocab_size, size, dtype=np.uint32)
+
+    def seeds(self, size: int) -> Seeds:
+        return self.rng.integers(0, 1 << 64, size, dtype=np.uint64)
+
+    def chunks(self) -> Iterator[int]:
+        """Yield the sizes of pieces of `draws` that fit a cache."""
+        for start in range(0, self.draws, CHUNK):
+            yield min(CHUNK, self.draws - start)
+
+    def normal(self, measure: str, case: str, value: float, error: float) -> Row:
+        """Test a statistic that is normal around 0."""
+        return Row(measure, case, statistics.p_of_normal(value, 0.0, error))
+
+    def chi_square(self, measure: str, case: str, counts: NDArray[np.int64]) -> Row:
+        """Test counts that should be equal."""
+        return Row(measure, case, statistics.chi_square(counts, np.full(len(counts), 1 / len(counts)))[2])
 
     def counted(self, measure: str, case: str, cells: int, draw: Callable[[int], NDArray[Any]]) -> Row:
         """Return χ² of what `draw` returns, numbers below `cells` that should be equally frequent."""
         counts = np.zeros(cells, dtype=np.int64)
         for n in self.chunks():
             counts += np.bincount(draw(n), minlength=cells)
-        return self.chi_square(measure, case, counts, np.full(cells, 1 / cells))
+        return self.chi_square(measure, case, counts)
 
 
 def scores(numerators: Numerators) -> NDArray[np.float64]:
@@ -114,11 +150,8 @@ def joint(setup: NoiseSetup, measure: str, case: str, draw: Callable[[int], Any]
     mean, square = total / setup.draws
     error = math.sqrt((square - mean**2) / setup.draws)
     return [
-        *(
-            setup.chi_square(measure, f"{case}, {name}", counts, np.full(len(counts), 1 / len(counts)))
-            for name, counts in cells.items()
-        ),
-        setup.normal(measure, case, "correlation", mean, 0, error),
+        *(setup.chi_square(measure, f"{case}, {name}", counts) for name, counts in cells.items()),
+        setup.normal(measure, f"{case}, correlation", mean, error),
     ]
 
 
@@ -220,26 +253,3 @@ MEASURES: dict[str, Callable[[NoiseSetup], list[Row]]] = {
     "sums": sums,
     "winners": winners,
 }
-
-
-def run(draws: int, seed: int, **noise: Any) -> list[Row]:
-    rows = []
-    for index, measure in enumerate(tqdm(MEASURES.values(), unit="measure")):
-        rows += measure(NoiseSetup(VOCAB_SIZE, draws, np.random.default_rng([seed, index]), **noise))
-    return rows
-
-
-def markdown(rows: Sequence[Row], draws: int, seed: int) -> str:
-    parts = [judged.heading("Quality of the noise of family gumbel", rows, draws, seed)]
-    parts.append(judged.summary(rows, left_out=("V", "pass")))
-    parts += [f"FAILED: {row.measure}, {row.case}: p = {row.p:.1e}" for row in failures(rows)]
-    return "\n\n".join(parts)
-
-
-def main() -> None:
-    line = parser("benchmarks.accuracy.noise_quality", __doc__)
-    judged.main(line, lambda given: run(given.draws, given.seed), markdown)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main))
