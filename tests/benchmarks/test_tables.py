@@ -14,7 +14,7 @@ from benchmarks import tables
 from tests.support.speed_schema import RECORD
 
 ROOT = pathlib.Path(__file__).parents[2]
-RECORDED = ("embed", "score", "decode", "generate", "import", "page")
+RECORDED = ("embed", "score", "generate")
 
 
 def test_the_pages_show_the_committed_results(capsys: pytest.CaptureFixture[str]) -> None:
