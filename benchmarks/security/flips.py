@@ -22,7 +22,7 @@ from iet.bulk.files import audit_files
 from iet.errors import IetError
 from iet.marks.published import PublishedIndex
 from iet.marks.registry import Registry
-from iet.report import signed
+from iet.report import sign
 
 NAMES = ("planner", "critic", "writer")
 Kept = tuple[list[pathlib.Path], Callable[[pathlib.Path, bytes], Any]]
@@ -49,8 +49,8 @@ def signed_report(work: pathlib.Path) -> Kept:
     key = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
     report = Auditor(team(), "cusum").audit("the planner hands the plan to the critic, who reads it. " * 3)
     path, noon = work / "report.json", datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
-    path.write_bytes(signed.sign(report, key, name="final.txt", time=noon))
-    return [path], lambda _, data: signed.verify(data, key.public_key(), strict=True)
+    path.write_bytes(sign.sign(report, key, name="final.txt", time=noon))
+    return [path], lambda _, data: sign.verify(data, key.public_key(), strict=True)
 
 
 def published_index(work: pathlib.Path) -> Kept:

@@ -72,7 +72,7 @@ def _report(arguments: argparse.Namespace) -> int:
     if arguments.public and arguments.sign is None:
         raise InputError("--public: got one without the key of --sign that it belongs to")
     if arguments.sign is not None:
-        from iet.report import signed
+        from iet.report import sign
 
         signers = signers_of(arguments)
     if not {".svg", ".png", ".pdf"}.isdisjoint(forms.values()):
@@ -95,7 +95,7 @@ def _report(arguments: argparse.Namespace) -> int:
             if form in texts:
                 made[path] = texts[form]().encode() + b"\n"
             elif form == ".dsse.json":
-                made[path] = signed.sign(found, signers, name=name)
+                made[path] = sign.sign(found, signers, name=name)
             else:
                 made[path] = _picture(found, form)
     for path, data in made.items():  # all of them or, where one cannot be made, none

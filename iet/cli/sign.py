@@ -47,7 +47,7 @@ def add_signing(parser: argparse.ArgumentParser, name: str, *, required: bool = 
 
 def signers_of(arguments: argparse.Namespace) -> list[Any]:
     """Return what signs."""
-    from iet.report.signers import load_signers
+    from iet.report.sign import load_signers
 
     return load_signers(arguments.sign, public=arguments.public, secrets=_secret)
 
@@ -63,14 +63,14 @@ def _secret(name: str) -> str:
 
 
 def _sign(arguments: argparse.Namespace) -> int:
-    from iet.report import signed
+    from iet.report import sign
 
-    envelope = read_bytes(arguments.file, most=signed.MAX_BYTES + 1)
+    envelope = read_bytes(arguments.file, most=sign.MAX_BYTES + 1)
     output = arguments.output or arguments.file
     refuse_to_replace(arguments, [], [output])
     signers = signers_of(arguments)
     try:
-        added = signed.add_signatures(envelope, signers)
+        added = sign.add_signatures(envelope, signers)
     except VerificationError as error:
         raise VerificationError(f"{arguments.file}: {error}") from None
     write_file(output, added)

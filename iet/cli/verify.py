@@ -76,11 +76,11 @@ def _text_of(path: pathlib.Path, encoding: str | None, messages: bool) -> str | 
 def _verify(arguments: argparse.Namespace) -> int:
     import iet
     from iet.marks.commitment import Opening
-    from iet.report import signed
-    from iet.report.signers import load_public_key
+    from iet.report import sign
+    from iet.report.sign import load_public_key
 
     public = [load_public_key(path) for path in arguments.key]
-    envelope = read_bytes(arguments.file, most=signed.MAX_BYTES + 1)
+    envelope = read_bytes(arguments.file, most=sign.MAX_BYTES + 1)
     text = None
     if arguments.text is not None:
         text = _text_of(arguments.text, arguments.encoding, arguments.messages)
@@ -93,7 +93,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         except (ValueError, RecursionError) as error:  # InputError is one
             raise InputError(f"{arguments.opening}: {error}") from None
     try:
-        verified = signed.verify(envelope, public, threshold=arguments.threshold, strict=arguments.strict)
+        verified = sign.verify(envelope, public, threshold=arguments.threshold, strict=arguments.strict)
         verified.check(text=text, registry=registry, opening=opening)
     except VerificationError as error:
         print(f"iet: {arguments.file}: not verified: {harmless(str(error))}", file=sys.stderr)

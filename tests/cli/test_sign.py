@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from securesystemslib.signer import HSMSigner
 
 from iet.errors import InputError
-from iet.report import signed, signers
+from iet.report import sign
+from iet.report.sign import keys as signers
 from tests.support.commands import Said, run
 from tests.support.reports import report_of
 from tests.support.signing import ENCODED, ed25519, name_of, write_keys
@@ -132,7 +133,7 @@ def test_a_key_in_place_of_its_path_is_not_shown(said: Said, text: pathlib.Path,
     pem = ed25519().private_bytes(ENCODED.PEM, pkcs8, closed).decode()
     for given in (pem, pem.replace("\n", ""), pem.split("\n")[1] + "\n"):
         told = said(3, "report", text, "-r", team, "-o", str(text.with_suffix(".dsse.json")), "--sign", given)
-        assert "got what a key's file holds, expected its path" in told
+        assert "got the content of a key's file, expected its path" in told
         assert pem.split("\n")[1] not in told
 
 
@@ -195,4 +196,4 @@ def test_an_hsm_signs_from_the_command_line(
 def test_an_hsm_without_that_token_or_key_is_named(token: pathlib.Path) -> None:
     for uri, what in (("hsm:2?label=other", "No PKCS#11 token found"), ("hsm:7", "could not find ECDSA")):
         with pytest.raises(InputError, match=f"HSMSigner: the key cannot be used .*{what}"):
-            signed.sign(report_of(), signers.load_signers(uri, public=[token], secrets=lambda name: PIN))
+            sign.sign(report_of(), signers.load_signers(uri, public=[token], secrets=lambda name: PIN))

@@ -17,13 +17,14 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.signer import CryptoSigner, SSlibKey
 
 from iet.errors import InputError, VerificationError
-from iet.report import signed
+from iet.report import sign
+from iet.report.sign import envelope as envelopes
 from tests.support.reports import report_of
 from tests.support.signing import KIND, changed, dumped, ed25519, entry, enveloped, name_of, pae, payload_of
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 A, B, C = (ed25519(i) for i in range(3))
-PAYLOAD = payload_of(signed.sign(report_of(), A, time=NOON))
+PAYLOAD = payload_of(sign.sign(report_of(), A, time=NOON))
 STATEMENT = json.loads(PAYLOAD)
 
 
@@ -52,7 +53,7 @@ def test_what_is_signed_is_the_example_of_dsse() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_securesystemslib_verifies_ours(kind: str) -> None:
     key = key_of(kind)
-    envelope = Envelope.from_dict(json.loads(signed.sign(report_of(), [key, B])))
+    envelope = Envelope.from_dict(json.loads(sign.sign(report_of(), [key, B])))
     assert envelope.payload_type == KIND
     theirs = [SSlibKey.from_crypto(each, name_of(each)) for each in trusted(key, B)]
     assert set(envelope.verify(theirs, 2)) == {each.keyid for each in theirs}
@@ -64,12 +65,12 @@ def test_we_verify_what_securesystemslib_signed(kind: str) -> None:
     signer = CryptoSigner(key_of(kind))  # under a key id of its own
     envelope.sign(signer)
     written = json.dumps(envelope.to_dict(), indent=2).encode()
-    verified = signed.verify(written, signer.public_key)
+    verified = sign.verify(written, signer.public_key)
     assert verified.statement == STATEMENT
     with pytest.raises(VerificationError, match=r"^envelope: byte 1 is not as iet writes it"):
-        signed.verify(written, signer.public_key, strict=True)
-    ours = signed.add_signatures(written, B)
-    assert len(signed.verify(ours, [signer.public_key, *trusted(B)]).key_ids) == 2
+        sign.verify(written, signer.public_key, strict=True)
+    ours = sign.add_signatures(written, B)
+    assert len(sign.verify(ours, [signer.public_key, *trusted(B)]).key_ids) == 2
 
 
 # In every form that DSSE allows
@@ -103,10 +104,10 @@ def urlsafe(content: dict[str, Any]) -> None:
 )
 def test_what_dsse_allows_is_verified_and_is_not_strict(change: Any) -> None:
     envelope = changed(enveloped(PAYLOAD, A), change)
-    verified = signed.verify(envelope, trusted(A))
+    verified = sign.verify(envelope, trusted(A))
     assert (verified.statement, verified.key_ids) == (STATEMENT, (name_of(A.public_key()),))
     with pytest.raises(VerificationError):
-        signed.verify(envelope, trusted(A), strict=True)
+        sign.verify(envelope, trusted(A), strict=True)
 
 
 def test_a_thousand_changed_bytes_change_nothing_that_is_signed() -> None:
@@ -116,7 +117,7 @@ def test_a_thousand_changed_bytes_change_nothing_that_is_signed() -> None:
         at = int(rng.integers(len(envelope)))
         other = (envelope[at] + int(rng.integers(1, 256))) % 256
         try:
-            found = signed.verify(envelope[:at] + bytes([other]) + envelope[at + 1 :], trusted(A))
+            found = sign.verify(envelope[:at] + bytes([other]) + envelope[at + 1 :], trusted(A))
         except VerificationError:
             refused += 1
         else:
@@ -128,45 +129,45 @@ def test_a_thousand_changed_bytes_change_nothing_that_is_signed() -> None:
 
 
 def test_every_key_that_is_given_must_have_signed_unless_a_threshold_says_otherwise() -> None:
-    envelope = signed.sign(report_of(), [B, A], time=NOON)
+    envelope = sign.sign(report_of(), [B, A], time=NOON)
     assert envelope == enveloped(PAYLOAD, A, B)  # the order of the keys changes nothing
     for strict in (False, True):
-        both = signed.verify(envelope, trusted(A, B), strict=strict)
+        both = sign.verify(envelope, trusted(A, B), strict=strict)
         assert both.key_ids == (name_of(A.public_key()), name_of(B.public_key()))
-        two = signed.verify(envelope, trusted(A, C, B), threshold=2, strict=strict)
+        two = sign.verify(envelope, trusted(A, C, B), threshold=2, strict=strict)
         assert two.key_ids == both.key_ids
         with pytest.raises(VerificationError, match="signature: 2 of 3 given keys fit, expected 3"):
-            signed.verify(envelope, trusted(A, B, C), strict=strict)
-    assert signed.verify(envelope, trusted(B)).key_ids == (name_of(B.public_key()),)
+            sign.verify(envelope, trusted(A, B, C), strict=strict)
+    assert sign.verify(envelope, trusted(B)).key_ids == (name_of(B.public_key()),)
     with pytest.raises(VerificationError, match=r"keyid: got '.*', expected one of the given public keys"):
-        signed.verify(envelope, trusted(B), strict=True)
+        sign.verify(envelope, trusted(B), strict=True)
 
 
 def test_a_second_auditor_adds_a_signature() -> None:
-    first = signed.sign(report_of(), A, time=NOON)
-    assert signed.add_signatures(first, B) == signed.sign(report_of(), [A, B], time=NOON)
-    assert signed.add_signatures(first, [C, B]) == enveloped(PAYLOAD, A, B, C)
+    first = sign.sign(report_of(), A, time=NOON)
+    assert sign.add_signatures(first, B) == sign.sign(report_of(), [A, B], time=NOON)
+    assert sign.add_signatures(first, [C, B]) == enveloped(PAYLOAD, A, B, C)
     with pytest.raises(InputError, match=f"signing key: {name_of(A.public_key())} has signed already"):
-        signed.add_signatures(first, A)
+        sign.add_signatures(first, A)
     with pytest.raises(InputError, match=f"got the key {name_of(B.public_key())} twice"):
-        signed.add_signatures(first, [B, B])
+        sign.add_signatures(first, [B, B])
     with pytest.raises(InputError, match="signing key: got none"):
-        signed.add_signatures(first, [])
+        sign.add_signatures(first, [])
     with pytest.raises(InputError, match="signing key: got 32 beside 1, expected 32 signatures at most"):
-        signed.add_signatures(first, [ed25519(i) for i in range(1, 33)])
+        sign.add_signatures(first, [ed25519(i) for i in range(1, 33)])
     with pytest.raises(VerificationError, match="not an in-toto Statement"):
-        signed.add_signatures(enveloped(b"{}", A), B)
+        sign.add_signatures(enveloped(b"{}", A), B)
     with pytest.raises(VerificationError, match="payloadType: got 'other'"):
-        signed.add_signatures(enveloped(PAYLOAD, A, kind="other"), B)
+        sign.add_signatures(enveloped(PAYLOAD, A, kind="other"), B)
 
 
 def test_nobody_is_kept_from_signing_by_a_name() -> None:
     foreign = {**entry(C, PAYLOAD), "keyid": name_of(B.public_key())}
     envelope = dumped(base64.b64encode(PAYLOAD).decode(), [entry(A, PAYLOAD), foreign])
-    assert signed.add_signatures(envelope, B) == enveloped(PAYLOAD, A, B)
+    assert sign.add_signatures(envelope, B) == enveloped(PAYLOAD, A, B)
     unnamed_one = changed(enveloped(PAYLOAD, A), unnamed)
     with pytest.raises(InputError, match="has signed already"):
-        signed.add_signatures(unnamed_one, A)
+        sign.add_signatures(unnamed_one, A)
 
 
 def test_one_key_counts_once() -> None:
@@ -174,12 +175,12 @@ def test_one_key_counts_once() -> None:
     payload = base64.b64encode(PAYLOAD).decode()
     twice = dumped(payload, [one, {**one, "keyid": name_of(B.public_key())}, {"sig": one["sig"]}])
     with pytest.raises(VerificationError, match="signature: 1 of 2 given keys fit, expected 2"):
-        signed.verify(twice, trusted(A, B))
+        sign.verify(twice, trusted(A, B))
     with pytest.raises(InputError, match="threshold: got 2, expected an int from 1 to 1"):
-        signed.verify(twice, trusted(A, A), threshold=2)
-    assert signed.verify(twice, trusted(A, A)).key_ids == (name_of(A.public_key()),)
+        sign.verify(twice, trusted(A, A), threshold=2)
+    assert sign.verify(twice, trusted(A, A)).key_ids == (name_of(A.public_key()),)
     with pytest.raises(VerificationError, match="envelope: a key id comes twice"):
-        signed.verify(dumped(payload, [one, one]), trusted(A), strict=True)
+        sign.verify(dumped(payload, [one, one]), trusted(A), strict=True)
 
 
 def test_signatures_under_exchanged_names_are_not_strict() -> None:
@@ -190,16 +191,16 @@ def test_signatures_under_exchanged_names_are_not_strict() -> None:
     ]
     ordered = sorted(swapped, key=lambda each: each["keyid"])
     envelope = dumped(base64.b64encode(PAYLOAD).decode(), ordered)
-    assert len(signed.verify(envelope, trusted(A, B)).key_ids) == 2
+    assert len(sign.verify(envelope, trusted(A, B)).key_ids) == 2
     with pytest.raises(VerificationError, match="signature: 0 of 2 given keys fit"):
-        signed.verify(envelope, trusted(A, B), strict=True)
+        sign.verify(envelope, trusted(A, B), strict=True)
 
 
 @pytest.mark.parametrize("curve", [ec.SECP256R1, ec.SECP384R1, ec.SECP521R1])
 def test_of_the_two_forms_of_an_ecdsa_signature_one_is_strict(curve: Any) -> None:
     key = ec.generate_private_key(curve())
-    envelope = signed.sign(report_of(), key)
-    signed.verify(envelope, key.public_key(), strict=True)
+    envelope = sign.sign(report_of(), key)
+    sign.verify(envelope, key.public_key(), strict=True)
 
     def turn(content: dict[str, Any]) -> None:
         [each] = content["signatures"]
@@ -209,17 +210,17 @@ def test_of_the_two_forms_of_an_ecdsa_signature_one_is_strict(curve: Any) -> Non
 
     twin = json.loads(changed(envelope, turn))
     twin = dumped(twin["payload"], twin["signatures"])
-    signed.verify(twin, key.public_key())
+    sign.verify(twin, key.public_key())
     with pytest.raises(VerificationError, match=r"signature: that of .* is not as iet writes it"):
-        signed.verify(twin, key.public_key(), strict=True)
+        sign.verify(twin, key.public_key(), strict=True)
 
 
 @pytest.mark.parametrize("threshold", [0, -1, 3, 1.5, True, "1"])
 def test_thresholds_that_mean_nothing_are_refused(threshold: Any) -> None:
     with pytest.raises(InputError, match=r"threshold: got .*, expected an int from 1 to 2"):
-        signed.verify(enveloped(PAYLOAD, A), trusted(A, B), threshold=threshold)
+        sign.verify(enveloped(PAYLOAD, A), trusted(A, B), threshold=threshold)
     with pytest.raises(InputError, match="keys: got none"):
-        signed.verify(enveloped(PAYLOAD, A), [])
+        sign.verify(enveloped(PAYLOAD, A), [])
 
 
 # What means harm
@@ -230,7 +231,7 @@ def test_another_kind_of_payload_is_refused_though_it_is_signed() -> None:
         with pytest.raises(
             VerificationError, match=r"payloadType: got .*, expected 'application/vnd.in-toto"
         ):
-            signed.verify(enveloped(PAYLOAD, A, kind=kind), trusted(A))
+            sign.verify(enveloped(PAYLOAD, A, kind=kind), trusted(A))
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -296,8 +297,8 @@ def test_another_kind_of_payload_is_refused_though_it_is_signed() -> None:
 )
 def test_envelopes_that_are_none_are_named(envelope: bytes, what: str, strict: bool) -> None:
     for call in (
-        lambda: signed.verify(envelope, trusted(A), strict=strict),
-        lambda: signed.add_signatures(envelope, B),
+        lambda: sign.verify(envelope, trusted(A), strict=strict),
+        lambda: sign.add_signatures(envelope, B),
     ):
         with pytest.raises(VerificationError, match=f"^envelope: it is no DSSE envelope .*({what})"):
             call()
@@ -305,10 +306,10 @@ def test_envelopes_that_are_none_are_named(envelope: bytes, what: str, strict: b
 
 def test_an_envelope_is_not_read_beyond_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     envelope = enveloped(PAYLOAD, A)
-    signed.verify(envelope + b" " * 1000, trusted(A))
-    monkeypatch.setattr(signed, "MAX_BYTES", len(envelope) + 999)
+    sign.verify(envelope + b" " * 1000, trusted(A))
+    monkeypatch.setattr(envelopes, "MAX_BYTES", len(envelope) + 999)
     with pytest.raises(VerificationError, match=f"envelope: got more than {len(envelope) + 999} bytes"):
-        signed.verify(envelope + b" " * 1000, trusted(A))
+        sign.verify(envelope + b" " * 1000, trusted(A))
 
 
 def test_a_payload_that_others_would_read_in_another_way_is_refused() -> None:
@@ -326,4 +327,4 @@ def test_a_payload_that_others_would_read_in_another_way_is_refused() -> None:
     ):
         assert payload != PAYLOAD
         with pytest.raises(VerificationError, match=f"^statement: .*{what}"):
-            signed.verify(enveloped(payload, A), trusted(A))
+            sign.verify(enveloped(payload, A), trusted(A))

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 import iet
 from iet.errors import InputError, VerificationError
 from iet.marks.scheme import canonical_json
-from iet.report import Report, signed
+from iet.report import Report, sign
 from tests.support.reports import TEXT, report_of
 from tests.support.signing import ed25519, enveloped, name_of, pae, payload_of
 
@@ -48,14 +48,14 @@ def key() -> Ed25519PrivateKey:
 
 @pytest.fixture(scope="module")
 def envelope(report: Report, key: Ed25519PrivateKey) -> bytes:
-    return signed.sign(report, key, name="final.txt", time=NOON)
+    return sign.sign(report, key, name="final.txt", time=NOON)
 
 
 def test_what_is_signed(report: Report, key: Ed25519PrivateKey, envelope: bytes) -> None:
-    verified = signed.verify(envelope, key.public_key())
+    verified = sign.verify(envelope, key.public_key())
     assert verified.key_ids == (name_of(key.public_key()),)
     statement = verified.statement
-    assert statement["predicateType"] == signed.PREDICATE_TYPE
+    assert statement["predicateType"] == sign.PREDICATE_TYPE
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
     digest = hashlib.sha256(TEXT.encode()).hexdigest()
     assert statement["subject"] == [{"name": "final.txt", "digest": {"sha256": digest}}]
@@ -80,7 +80,7 @@ def test_the_envelope_is_dsse_and_the_signature_ed25519(key: Ed25519PrivateKey, 
 @pytest.mark.parametrize("strict", [False, True])
 def test_what_was_signed_is_verified_for_ever(strict: bool) -> None:
     envelope = (VECTORS / "signed_v1.dsse.json").read_bytes()
-    verified = signed.verify(envelope, ed25519().public_key(), strict=strict)
+    verified = sign.verify(envelope, ed25519().public_key(), strict=strict)
     assert verified.statement["predicateType"] == (
         "urn:uuid:21076bcc-3ac3-468e-9080-8f3f0d553473#implicit-execution-tracing/attribution/v1"
     )
@@ -89,7 +89,7 @@ def test_what_was_signed_is_verified_for_ever(strict: bool) -> None:
 
 
 def test_signing_is_deterministic(report: Report, key: Ed25519PrivateKey, envelope: bytes) -> None:
-    assert signed.sign(report, key, name="final.txt", time=NOON.astimezone(UTC)) == envelope
+    assert sign.sign(report, key, name="final.txt", time=NOON.astimezone(UTC)) == envelope
 
 
 def test_a_thousand_changed_bytes_are_all_found_where_it_is_strict(
@@ -101,7 +101,7 @@ def test_a_thousand_changed_bytes_are_all_found_where_it_is_strict(
         at = int(rng.integers(len(envelope)))
         other = (envelope[at] + int(rng.integers(1, 256))) % 256
         with pytest.raises(VerificationError) as caught:
-            signed.verify(envelope[:at] + bytes([other]) + envelope[at + 1 :], key.public_key(), strict=True)
+            sign.verify(envelope[:at] + bytes([other]) + envelope[at + 1 :], key.public_key(), strict=True)
         named.add(str(caught.value).partition(":")[0])
     assert named == {"envelope", "payloadType", "keyid", "signature"}
 
@@ -134,12 +134,12 @@ def test_so_are_the_changes_that_base64_and_json_would_hide(key: Ed25519PrivateK
         b"[" * 100_000,
     ):
         with pytest.raises(VerificationError, match=r"^envelope: "):
-            signed.verify(changed, key.public_key(), strict=True)
+            sign.verify(changed, key.public_key(), strict=True)
 
 
 def test_another_statement_under_the_same_key_is_none_of_ours(key: Ed25519PrivateKey) -> None:
     for payload, what in (
-        (canonical_json({"_type": signed.STATEMENT_TYPE, "predicateType": "other"}), "'other'"),
+        (canonical_json({"_type": sign.STATEMENT_TYPE, "predicateType": "other"}), "'other'"),
         (b"{}", "not an in-toto Statement"),
         (b"\xff", "not an in-toto Statement"),
         (b"[" * 100_000, "not an in-toto Statement"),
@@ -147,7 +147,7 @@ def test_another_statement_under_the_same_key_is_none_of_ours(key: Ed25519Privat
     ):
         envelope = enveloped(payload, key)
         with pytest.raises(VerificationError, match=what):
-            signed.verify(envelope, key.public_key())
+            sign.verify(envelope, key.public_key())
 
 
 def test_a_statement_of_ours_has_one_form_and_one_text(key: Ed25519PrivateKey, envelope: bytes) -> None:
@@ -169,11 +169,11 @@ def test_a_statement_of_ours_has_one_form_and_one_text(key: Ed25519PrivateKey, e
     ):
         changed = enveloped(payload, key)
         with pytest.raises(VerificationError, match=f"statement: signed, but not .*{what}"):
-            signed.verify(changed, key.public_key())
+            sign.verify(changed, key.public_key())
     spaced = enveloped(json.dumps(good).encode(), key)
-    assert signed.verify(spaced, key.public_key()).statement == good
+    assert sign.verify(spaced, key.public_key()).statement == good
     with pytest.raises(VerificationError, match=r"statement: signed, but not .*not canonical"):
-        signed.verify(spaced, key.public_key(), strict=True)
+        sign.verify(spaced, key.public_key(), strict=True)
 
 
 def altered(value: Any, place: tuple[str, ...], new: object) -> Any:
@@ -201,7 +201,7 @@ def test_signed_fields_of_another_kind_are_no_report(
         ).encode()
         changed = enveloped(payload, key)
         with pytest.raises(VerificationError, match="statement: signed, but not as iet writes it"):
-            signed.verify(changed, key.public_key())
+            sign.verify(changed, key.public_key())
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -213,20 +213,20 @@ def test_another_key_does_not_fit(envelope: bytes, key: Ed25519PrivateKey, stric
         else "signature: 0 of 1 given keys fit, expected 1"
     )
     with pytest.raises(VerificationError, match=what):
-        signed.verify(envelope, other, strict=strict)
+        sign.verify(envelope, other, strict=strict)
     steering = envelope.replace(name.encode(), b"\\u001b[2J")
     with pytest.raises(VerificationError) as caught:
-        signed.verify(steering, other, strict=strict)
+        sign.verify(steering, other, strict=strict)
     assert "\x1b" not in str(caught.value)  # a stranger's file does not steer the terminal
     forged = envelope.replace(name.encode(), name_of(other).encode())
     with pytest.raises(VerificationError, match="signature: 0 of 1 given keys fit"):
-        signed.verify(forged, other, strict=strict)
+        sign.verify(forged, other, strict=strict)
 
 
 def test_text_registry_and_one_opened_key(
     team: iet.Registry, key: Ed25519PrivateKey, envelope: bytes
 ) -> None:
-    verified = signed.verify(envelope, key.public_key())
+    verified = sign.verify(envelope, key.public_key())
     opening = team.open_key("critic")
     alone = team.export(None, ["critic"])
     verified.check(text=TEXT, registry=team)
@@ -247,13 +247,13 @@ def test_a_cut_path_is_a_failed_verification(
 ) -> None:
     cut = dataclasses.replace(team.open_key("critic"), path=())
     with pytest.raises(VerificationError, match="opening: path: got 0 hashes"):
-        signed.verify(envelope, key.public_key()).check(opening=cut)
+        sign.verify(envelope, key.public_key()).check(opening=cut)
 
 
 def test_keys_of_engines_are_compared_and_not_opened(team: iet.Registry, key: Ed25519PrivateKey) -> None:
     engine = iet.EngineKeys("vllm-gumbel", {"planner": 42, "critic": 43})
     report = report_of(registry_digest=engine.digest, profiles=(engine.profile,))
-    verified = signed.verify(signed.sign(report, key), key.public_key())
+    verified = sign.verify(sign.sign(report, key), key.public_key())
     verified.check(text=TEXT, registry=engine)
     with pytest.raises(VerificationError, match="registry: got digest"):
         verified.check(registry=iet.EngineKeys("sglang-gumbel", {"planner": "2a", "critic": "2b"}))
@@ -263,8 +263,8 @@ def test_keys_of_engines_are_compared_and_not_opened(team: iet.Registry, key: Ed
 
 def test_what_cannot_be_signed(report: Report, key: Ed25519PrivateKey) -> None:
     with pytest.raises(InputError, match="got one on token ids, expected one on a text"):
-        signed.sign(report_of(text=None), key)
+        sign.sign(report_of(text=None), key)
     with pytest.raises(InputError, match="name: got ''"):
-        signed.sign(report, key, name="")
+        sign.sign(report, key, name="")
     with pytest.raises(InputError, match="expected one with a time zone"):
-        signed.sign(report, key, time=datetime(2026, 11, 1))
+        sign.sign(report, key, time=datetime(2026, 11, 1))

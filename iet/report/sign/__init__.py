@@ -1,0 +1,31 @@
+"""Sign reports and verify signed ones. Needs the extra `sign`."""
+
+from iet.errors import missing
+
+try:
+    from iet.report.sign.envelope import MAX_BYTES
+    from iet.report.sign.keys import PrivateKey, PublicKey, load_public_key, load_signers
+    from iet.report.sign.signed import (
+        PREDICATE_TYPE,
+        STATEMENT_TYPE,
+        Verified,
+        add_signatures,
+        sign,
+        verify,
+    )
+except ImportError as error:
+    raise missing(f"signing reports: {error}", "sign") from None
+
+__all__ = [
+    "MAX_BYTES",
+    "PREDICATE_TYPE",
+    "STATEMENT_TYPE",
+    "PrivateKey",
+    "PublicKey",
+    "Verified",
+    "add_signatures",
+    "load_public_key",
+    "load_signers",
+    "sign",
+    "verify",
+]
