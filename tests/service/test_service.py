@@ -377,7 +377,7 @@ def test_the_last_good_version_stays_in_use_if_files_are_damaged(tmp_path: pathl
                 file.write_bytes(content[:100])
                 for _ in range(3):
                     assert as_changed()
-                assert service.log_text.count(message) == times  # once for each damage, not with every request
+                assert service.log_text.count(message) == times  # once for each damage
                 file.write_bytes(content)
                 assert as_changed()
         registry = iet.Registry.load(path)
