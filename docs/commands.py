@@ -24,7 +24,11 @@ def reference() -> str:
     commands = list(_commands(command_parser(), "iet"))
     rows = {name: list(map(_row, _options(parser))) for name, _, parser in commands}
     audit = [row for row in rows["iet audit"] if _is_audit_option(row)]
-    users = {row: tuple(name for name in rows if row in rows[name]) for own in rows.values() for row in own}
+    users = {
+        row: tuple(name for name in rows if row in rows[name])
+        for all_rows in rows.values()
+        for row in all_rows
+    }
     groups: dict[tuple[str, ...], list[Row]] = collections.defaultdict(list)
     for row, names in users.items():
         if len(names) >= SHARED_BY and row not in audit:
@@ -51,8 +55,8 @@ def reference() -> str:
             all_of_them = len(flags) == len(audit)
             listed = "all that have a flag" if all_of_them else ", ".join(f"`{flag}`" for flag in flags)
             lines += ["", f"[Options of an audit](options.md): {listed}."]
-        if own := [row for row in rows[name] if row not in shared and row not in audit]:
-            lines += ["", *_table(own)]
+        if remaining := [row for row in rows[name] if row not in shared and row not in audit]:
+            lines += ["", *_table(remaining)]
     return "\n".join(lines) + "\n"
 
 

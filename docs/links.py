@@ -1,5 +1,7 @@
-"""What the site does beyond mkdocs: README is its first page, pictures of other folders come along, and other
-links out of docs/ become names of files."""
+"""Hooks of mkdocs: add README as the first page and pictures of other folders.
+
+Other links out of docs/ become file names.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def _linked(markdown: str, page: str, folder: str) -> str:
     """Return the page with links that hold in the site; `folder` is where its own links start from."""
 
-    def rewritten(found: re.Match[str]) -> str:
-        picture, text, target, anchor = found.groups()
+    def rewritten(match: re.Match[str]) -> str:
+        picture, text, target, anchor = match.groups()
         if re.match(r"[a-z]+:", target):
-            return found[0]
+            return match[0]
         base = posixpath.join(folder, posixpath.dirname(page) if folder else "")
         path = posixpath.normpath(posixpath.join(base, target))
         if not (ROOT / path).exists():

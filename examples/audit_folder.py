@@ -1,9 +1,9 @@
-"""Audit a folder of texts: files in, tables out, and a page for each document that deserves a look.
+"""Audit a folder of texts: files in, tables out, and a page for each document with a finding to inspect.
 
-Run `python examples/audit_folder.py` (it needs the extra `bulk`). It lets marked agents write four short
-texts, forgets who wrote what, and prints a line for each: its p-value, how much of it is attributed, and to
-whom. Where an agent is found but somebody else wrote too, it also writes a page to open in a browser. All of
-it lies in the folder audit-folder/.
+Run `python examples/audit_folder.py` (it needs the extra `bulk`). Marked agents write four short texts.
+The audit then prints a line for each text: its p-value, how much of it is attributed, and the agents. If an
+agent is found but part of the text is unattributed, it also writes a page for a browser. Everything is in the
+folder audit-folder/.
 
 With texts and a registry of your own: `python examples/audit_folder.py TEXTS/ team.json OUT/`. Millions of
 texts are for `iet audit TEXTS/ -r team.json -o OUT/ --workers 16`: the same tables
@@ -23,7 +23,7 @@ from iet.demo.conversation import converse, load_model
 
 
 def write_texts(folder: pathlib.Path, tokens: int = 200) -> tuple[pathlib.Path, pathlib.Path]:
-    """Write texts of marked agents (None: of nobody's) and their registry, in place of yours."""
+    """Write texts of marked agents (None: unmarked) and their registry, as an example."""
     texts, registry_path = folder / "texts", folder / "team.json"
     texts.mkdir(parents=True)
     registry = iet.Registry.create(registry_path, tokenizer="iet:demo")

@@ -1,8 +1,8 @@
-"""A LangGraph team with a guard: it stops where a message is not by the agent that it names.
+"""A LangGraph team with a guard: it stops if a message is not by the agent that it names.
 
 Run `python examples/langgraph_guard.py` (it needs `pip install langgraph`). A planner and a critic take
-turns. The third time somebody who holds the critic's key writes under the planner's name; the guard, which
-reads every message, ends the run there.
+turns. In the third turn the holder of the critic's key writes under the planner's name. The guard reads every
+message and ends the run there.
 """
 
 from __future__ import annotations

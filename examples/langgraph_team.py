@@ -1,8 +1,8 @@
 """A LangGraph team: the calls of every agent carry its mark, and the final text gives the graph back.
 
 Run `python examples/langgraph_team.py` (it needs `pip install langgraph`). A planner hands over to a
-researcher, whom a critic sends back once, before a writer ends it. The final text holds no names. Printed are
-the agents in the order of writing, and each edge of the graph beside what the text shows of it.
+researcher, a critic sends the researcher back once, and a writer ends the text, which holds no names. The
+program prints the recovered agents in order, and each edge of the graph with its weight in the text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mark with transformers: two agents write with one model, and the text alone tells them apart.
+"""Mark with transformers: two agents write with one model, and the text alone separates them.
 
 Run `python examples/mark_with_transformers.py` (it needs the extra `demo`). It prints the report on some 440
 tokens: a segment of the planner's and one of the critic's, with the evidence for each and its assumptions.

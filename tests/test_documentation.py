@@ -1,4 +1,4 @@
-"""Documentation: every relative link resolves."""
+"""Documentation: every relative link resolves, and the pages stay within a budget of words."""
 
 from __future__ import annotations
 
@@ -56,3 +56,10 @@ def test_links_to_missing_files_and_headings_are_reported(tmp_path: pathlib.Path
     page = tmp_path / "page.md"
     page.write_text("# A title, here\n[a](#a-title-here) [b](none.md) [c](page.md#other) `[d](code.md)`\n")
     assert broken_links(page) == ["none.md", "page.md#other"]
+
+
+def test_the_documentation_stays_within_its_budget_of_words() -> None:
+    words = {page: len(page.read_text(encoding="utf-8").split()) for page in PAGES}
+    documentation = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+    assert sum(words[page] for page in documentation) <= 30_000
+    assert words[ROOT / "docs/reference/numbers.md"] <= 3_500
