@@ -173,7 +173,7 @@ def bayes(regime: Regime, law: Family, scores: Floats, nats: Floats) -> NDArray[
     nobody = regime.share_of_nobody if regime.nobody else 0.0
     gap = regime.gap or None
     posterior, left, _ = forward_backward(
-        ratios, regime.mean_segment, nobody, stages=STAGES, nobody_segment=gap
+        ratios, regime.mean_segment, nobody, stages=STAGES, null_segment=gap
     )
     posterior = posterior.reshape(len(scores), len(steps), -1).sum(axis=1)
     best = posterior.argmax(axis=1)

@@ -1,4 +1,4 @@
-"""From scores to segments: who wrote which tokens (§ Agent Attribution)."""
+"""Decode scores into segments: the agent of every token (§ Agent Attribution)."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Decoder(NamedTuple):
     """A way to turn scores into segments.
 
     Attributes:
-        options: a frozen dataclass, which refuses what is out of range when it is made, and in
-            `check(family, agents)` what does not go with a text's scores.
+        options: a frozen dataclass, which raises if a value is out of range; its `check(family, agents)`
+            raises if the options do not fit the scores of a text.
         decode: (text, options, allow_unattributed) -> Segmentation.
         candidates: (sums_of, agents, family, scored, repeated, activity, options) -> columns [C], see
             `candidates`.
@@ -69,7 +69,7 @@ class Decoder(NamedTuple):
         has_posterior: whether it has a null state, and so the posterior of every agent at every token. Such a
             decoder weighs tokens, takes log-likelihood ratios, and joins the tokens of several profiles.
         decode_many: (scores, scored, starts, ends, family, options, allow_unattributed) -> labels int32 [N]
-            of all texts; None: texts are decoded one by one.
+            of all texts; None: texts are decoded one at a time.
     """
 
     options: Callable[..., Any]
@@ -116,16 +116,15 @@ def decode(
         repeated: [T] bool, the positions whose (context, token) pair was there before; None: none. Only
             "posterior" reads it; see its option `repeats`.
         allow_unattributed: label text that no key explains -1. False: the paper's forced choice.
-        agents: how many agents there are, at least A, where the columns are the `candidates` among them;
-            None: A.
-        pairs: [T] integers, `iet.kernels.pair_numbers`: equal where (context, token) pairs are equal, -1
-            where not scored. They say all that `scored` and `repeated` say, which are not given then, and
-            with what a repeat stands; None: unknown.
-        log_ratios: [T, A] log-likelihood ratios of every agent against nobody, as
-            `iet.LanguageModel.log_ratios` gives them. "posterior" then reads them in place of the scores:
-            every scored token counts, repeated or not, no strengths are fitted, and none returned.
-        **options: the decoder's own, see `PosteriorOptions`, `CusumOptions`, `WindowOptions`. "posterior"
-            also takes, of this text: `weights` [T] >= 0, factors of how much each token counts (None: 1).
+        agents: number of agents, at least A, if the columns are only the `candidates`; None: A.
+        pairs: [T] integers, `iet.kernels.pair_numbers`: equal for equal (context, token) pairs, -1 if not
+            scored. They replace `scored` and `repeated`, which must be None, and also show which pair a
+            repeat belongs to. None: unknown.
+        log_ratios: [T, A] log-likelihood ratios of every agent against the null model, as
+            `iet.LanguageModel.log_ratios` returns them. "posterior" then reads them instead of the scores:
+            every scored token counts, repeated or not, and no strengths are fitted or returned.
+        **options: options of the decoder, see `PosteriorOptions`, `CusumOptions`, `WindowOptions`.
+            "posterior" also accepts `weights` [T] >= 0, the weight of each token of this text (None: 1).
 
     Returns:
         Segmentation; all its columns are those of `scores`. T = 0 gives no segments.
@@ -143,7 +142,7 @@ def decode(
     >>> decode(scores).segments
     (Span(start=0, end=250, agent=1), Span(start=250, end=400, agent=0))
     """
-    each = {name: options.pop(name) for name in _decoder(decoder).of_each_text if name in options}
+    of_text = {name: options.pop(name) for name in _decoder(decoder).of_each_text if name in options}
     chosen = options_of(decoder, options)
     law = _family(family)
     x = check_scores(scores)
@@ -155,7 +154,7 @@ def decode(
             raise InputError("pairs: got scored or repeated as well, expected pairs alone: it says both")
         numbers, repeated = check_pairs(pairs, len(x))
         scored = numbers >= 0
-    weights = each.get("weights")
+    weights = of_text.get("weights")
     if weights is not None:
         weights = check_vector(
             "weights", weights, len(x), "finite numbers from 0", lambda v: (v >= 0) & (v < np.inf), np.float32
@@ -208,14 +207,14 @@ def candidates(
     activity: Float64s | None = None,
     **options: Any,
 ) -> Int64s:
-    """Choose the agents that a decoder has to look at, without their scores [T, A].
+    """Choose the agents that a decoder has to read, without their scores [T, A].
 
     Args:
         sums_of: (boundaries, counted, low, high) -> Σ of the scores of agents [low, high) over the counted
             tokens of each span, [S, high - low].
         agents: A.
         decoder, family, scored, repeated, allow_unattributed: as in `decode`; the masks as arrays.
-        activity: `log_activity` [A], where it is known; only "posterior" reads it.
+        activity: `log_activity` [A], or None to compute it; only "posterior" reads it.
         options: as in `decode`.
 
     Returns:

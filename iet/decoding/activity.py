@@ -1,4 +1,4 @@
-"""Which keys speak anywhere in a text: a likelihood ratio for each key alone, from sums over blocks."""
+"""The activity of each key: its likelihood ratio anywhere in a text, from sums over blocks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from iet.native.arrays import Bools, Float32s, Float64s, Int64s
 from iet.native.load import loops
 
 BLOCK = 16
-"""Number of counted tokens whose scores are added up before they are read."""
+"""Number of counted tokens in a block."""
 
 MEAN_SEGMENT = 200.0
-"""Expected number of counted tokens for which a key that speaks goes on."""
+"""Expected number of counted tokens of a segment under the key."""
 
 ENTRY_RATES = (1 / 25, 1 / 400, 1 / 6400)
-"""Chances that a key begins to speak at a block in which it did not."""
+"""Probabilities of entering a segment at a block outside of one."""
 
 STRENGTHS: Mapping[str, tuple[float, ...]] = {
     "fourier": (0.25, 0.5, 0.9),
@@ -29,31 +29,30 @@ STRENGTHS: Mapping[str, tuple[float, ...]] = {
     "kgw": (0.5, 1.0, 2.0),
     "synthid": (0.25, 0.5, 0.9),
 }
-"""Name of a family -> the strengths λ that are tried."""
+"""Name of a family -> the grid of strengths λ."""
 
 _EXPONENT_LIMIT = 40.0  # of a block's log-likelihood ratio
-_CHUNK = 64  # keys that are read at a time
+_CHUNK = 64  # number of keys at a time
 
 
 def log_activity(
     sums: npt.NDArray[Any], counts: npt.NDArray[Any], family: Family, edges: Int64s | None = None
 ) -> Float64s:
-    """Return log Λ of each key: how much likelier the text is if the key speaks somewhere in it.
+    """Return log Λ of each key: how much likelier the text is if the key marks some of it.
 
-        Λ_a = mean over λ, ρ of  P(x(a) | chain) / P(x(a) | nobody)
+        Λ_a = mean over λ, ρ of  P(x(a) | chain) / P(x(a) | null)
 
     The chain has two states, key a and not key a: it enters the first with probability ρ a block
     (`ENTRY_RATES`) and leaves it after `MEAN_SEGMENT` tokens on average; in it the scores are tilted by λ
-    (`STRENGTHS`). Everything else in the text, whoever wrote it, looks to key a like nobody's, so keys are
-    judged one by one. Over random keys E[Λ] = 1 on any text that a did not mark, so P(Λ >= c) <= 1/c;
+    (`STRENGTHS`). Under key a all other text, marked or not, follows the null law, so each key is
+    tested alone. Over random keys E[Λ] = 1 on any text that a did not mark, so P(Λ >= c) <= 1/c;
     `iet.evidence.activity_log_p` has the law itself. Not in the paper.
 
     Args:
         sums: Σ x [B, K] over each block of `BLOCK` tokens with evidence: scored, each pair counted once.
         counts: tokens in each block, [B].
         family: of the scores.
-        edges: int64 [D + 1], ascending from 0 to B, where the blocks of each of D texts begin. None: they are
-            all of one.
+        edges: int64 [D + 1], ascending from 0 to B: the first block of each of D texts. None: one text.
 
     Returns:
         log Λ [K] float64, natural logarithm; 0 for B = 0. With `edges` [D, K], a row for each text.
@@ -69,7 +68,7 @@ def log_activity(
     stay = 1.0 - BLOCK / MEAN_SEGMENT
     tilts, offsets = _tilts(family)
     cuts = np.array([0, len(sums)]) if edges is None else edges
-    found = np.empty((len(ENTRY_RATES), len(tilts), len(cuts) - 1, keys))
+    log_ratios = np.empty((len(ENTRY_RATES), len(tilts), len(cuts) - 1, keys))
     for low in range(0, keys, _CHUNK):
         chunk = np.asarray(sums[:, None, low : low + _CHUNK], np.float64)
         ratios = chunk * tilts[:, None]  # [B, λ, K]
@@ -79,10 +78,10 @@ def log_activity(
         rows = np.zeros((len(cuts) - 1, len(ENTRY_RATES), flat.shape[1]))
         loops.two_states(flat, flat.shape[1], cuts, np.array(ENTRY_RATES), stay, rows)
         shaped = rows.reshape(len(rows), len(ENTRY_RATES), len(tilts), -1)
-        found[..., low : low + _CHUNK] = shaped.transpose(1, 2, 0, 3)
-    each = found.reshape(-1, len(cuts) - 1, keys)
-    highest = each.max(axis=0)
-    weights = np.exp(each - highest)
+        log_ratios[..., low : low + _CHUNK] = shaped.transpose(1, 2, 0, 3)
+    flat_ratios = log_ratios.reshape(-1, len(cuts) - 1, keys)
+    highest = flat_ratios.max(axis=0)
+    weights = np.exp(flat_ratios - highest)
     total = weights[0]
     for weight in weights[1:]:  # row by row, so that no sum depends on how many columns there are
         total = total + weight
@@ -92,13 +91,13 @@ def log_activity(
 
 @functools.cache
 def _tilts(family: Family) -> tuple[Float64s, Float64s]:
-    """Return `STRENGTHS` and their log_mgf, kept: to compute it takes longer than to read a short text."""
+    """Return `STRENGTHS` and their log_mgf, cached because log_mgf is slower than decoding a short text."""
     strengths = STRENGTHS[family.name]
     return np.array(strengths), np.array([float(family.log_mgf(strength)) for strength in strengths])
 
 
 def evidence_blocks(scores: npt.NDArray[Any], counted: Bools) -> tuple[Float32s, Float64s]:
-    """Return what `log_activity` takes: sums of `scores` [T, K] over blocks of counted tokens, and counts."""
+    """Return the input of `log_activity`: sums of `scores` [T, K] over blocks, and counted tokens of each."""
     sums, counts, _ = evidence_blocks_of(scores, counted, np.zeros(1, np.int64), np.array([len(counted)]))
     return sums, counts
 

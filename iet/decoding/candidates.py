@@ -1,4 +1,4 @@
-"""Choose from sums over spans which agents a decoder reads token by token: 10,000 agents need no [T, A]."""
+"""Choose the agents that are decoded token by token, from sums over spans instead of scores [T, A]."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def posterior_candidates(
     activity: Float64s | None,
     options: Any,
 ) -> Int64s:
-    """Return the agents that `posterior_decode` reads: `likely_agents`, from log Λ where it is known."""
-    found = sum_activity(sums_of, agents, family, scored, repeated) if activity is None else activity
-    return likely_agents(found)
+    """Return the agents that `posterior_decode` reads: `likely_agents`, from `activity` unless it is None."""
+    if activity is None:
+        activity = sum_activity(sums_of, agents, family, scored, repeated)
+    return likely_agents(activity)
 
 
 def sum_activity(sums_of: SpanSums, agents: int, family: Family, scored: Bools, repeated: Bools) -> Float64s:
@@ -37,11 +38,11 @@ def sum_activity(sums_of: SpanSums, agents: int, family: Family, scored: Bools, 
     counted = scored & ~repeated
     edges = np.append(block_starts(counted), len(counted))
     counts, _ = block_counts(np.array([np.count_nonzero(counted)]))
-    found = np.zeros(agents)
+    activity = np.zeros(agents)
     for low in range(0, agents if len(counts) else 0, _CHUNK):
         high = min(low + _CHUNK, agents)
-        found[low:high] = log_activity(sums_of(edges, counted, low, high), counts, family)
-    return found
+        activity[low:high] = log_activity(sums_of(edges, counted, low, high), counts, family)
+    return activity
 
 
 def window_candidates(
@@ -77,4 +78,4 @@ def window_candidates(
     highest = np.full(agents, -np.inf)
     np.maximum.at(highest, columns, values)
     chosen = at_most(np.flatnonzero(highest > -np.inf), highest)
-    return np.union1d([0], chosen)  # the first agent wins where nothing is scored
+    return np.union1d([0], chosen)  # the first agent wins if nothing is scored

@@ -1,4 +1,4 @@
-"""A hidden Markov chain over the agents and nobody, and who holds each token given all scores."""
+"""A hidden Markov chain over the agents and a null state: posteriors given all scores."""
 
 from __future__ import annotations
 
@@ -14,68 +14,71 @@ from iet.native.arrays import Float32s, Float64s, Int64s
 from iet.native.load import loops
 
 EXPONENT_LIMIT = 60.0
-"""Maximum log-likelihood ratio of one token: exponentials stay in float32's range, also before scaling."""
+"""Maximum log-likelihood ratio of one token: its exponential fits into float32 without scaling."""
 
-_STORED = 1 << 24  # values of α kept at a time: 64 MB
+_STORED = 1 << 24  # values of α that are stored at a time: 64 MB
 
 
 def forward_backward(
     log_ratios: npt.NDArray[np.floating],
     mean_segment: float = 200.0,
-    nobody: float = 0.0,
+    null_prior: float = 0.0,
     shares: npt.ArrayLike | None = None,
     stages: int = 3,
-    nobody_segment: float | None = None,
+    null_segment: float | None = None,
 ) -> tuple[Float32s, Float32s, float]:
-    """Return the posterior of every agent, and of nobody, at every token, given all scores.
+    """Return the posterior of every agent, and of the null state, at every token.
 
-        e_t(i) = exp(log_ratios[t, i]), 1 for nobody
+        e_t(i) = exp(log_ratios[t, i]), 1 for the null state
         a segment of i lasts m stages of 1/q tokens each on average, q = m / mean_segment;
-        after an agent's the next one is j's with probability π_j / (1 - π_i), j ≠ i; after nobody's, π_j
-        γ_t(i) = P(i holds token t | all scores), the sum over the stages of i
+        j follows agent i with probability π_j / (1 - π_i), j ≠ i; j follows the null state with π_j
+        γ_t(i) = P(state i at token t | all scores), the sum over the stages of i
 
-    A duration that is a sum of m geometric ones has a spread of 1/√m of its mean: turns of three tokens and
-    of three thousand are both less likely than the geometric law of an ordinary chain (m = 1) has them.
-    Nobody may follow himself: what nobody's key explains may be of any length. With `nobody_segment` he may
-    not, as agents may not, and his segments have that mean length. The text begins and ends in the middle of
-    a segment.
+    A duration that is a sum of m geometric ones has a spread of 1/√m of its mean. So very short and very long
+    segments are both less likely than in an ordinary chain (m = 1), whose durations are geometric. The null
+    state may follow itself, because unmarked text may have any length. With `null_segment` it may not, and
+    its segments have that mean length. The text begins and ends in the middle of a segment.
 
     Args:
-        log_ratios: log p(x_t | i) / p(x_t | nobody), float [T, A]; 0 where a token carries no evidence. Cut
-            at ±`EXPONENT_LIMIT`.
+        log_ratios: log p(x_t | i) / p(x_t | null), float [T, A]; 0 at tokens without evidence. Clipped to
+            ±`EXPONENT_LIMIT`.
         mean_segment: expected tokens of a segment, at least 0; below `stages` counts as `stages`.
-        nobody: π of nobody, 0 to 0.99; 0 leaves nobody out of the chain.
-        shares: π of the agents [A], > 0; None: 1 - `nobody` in equal parts. They are scaled to that sum, and
-            none counts for less than 1e-8 of it.
+        null_prior: π of the null state, 0 to 0.99; 0 removes it from the chain.
+        shares: π of the agents [A], > 0; None: equal. They are scaled to the sum 1 - `null_prior`, each at
+            least 1e-8.
         stages: m, 1 to 16.
-        nobody_segment: expected tokens of nobody's segments, where they alternate with agents', at least 0;
-            below `stages` counts as `stages`. None: `mean_segment`, and nobody may follow himself.
+        null_segment: expected tokens of a null segment if null and agents' segments alternate, at least 0;
+            below `stages` counts as `stages`. None: `mean_segment`, and the null state may follow itself.
 
     Returns:
-        (γ [T, A] float32, γ of nobody [T] float32, log-likelihood ratio of the text: all of it under the
-        chain against nobody's). Rows sum to 1 with nobody's.
+        (γ [T, A] float32, γ of the null state [T] float32, log-likelihood ratio of the text under the chain
+        against the null model). Each row of γ sums to 1 with the null state.
 
     Raises:
         ShapeError: `log_ratios` is not [T, A] with A >= 1, or `shares` not [A].
-        InputError: a number is out of range, or a log ratio is no number.
+        InputError: a number is out of range, or a log ratio is NaN.
 
-    Cost: O(m·T·A) time, 12·T·A bytes and 64 MB at most (α is kept for a part of the text at a time, and
-    computed once more for the others). Float64 inside, α and e in float32. Deterministic.
+    Cost: O(m·T·A) time, 12·T·A bytes and at most 64 MB (α is stored for one part of the text at a time and
+    recomputed for the others). Float64 inside, α and e in float32. Deterministic.
     """
     if log_ratios.ndim != 2 or log_ratios.shape[1] == 0:
         raise ShapeError("log_ratios", got=list(log_ratios.shape), expected="[T, A], A >= 1")
     check_number("mean_segment", mean_segment, 0, integer=False)
-    check_number("nobody", nobody, 0, 0.99, integer=False)
+    check_number("null_prior", null_prior, 0, 0.99, integer=False)
     check_number("stages", stages, 1, 16)
     agents = log_ratios.shape[1]
     if shares is None:
         shares = np.ones(agents)
-    each = check_vector("shares", shares, agents, "finite numbers above 0", lambda v: (v > 0) & (v < np.inf))
-    if nobody_segment is not None:
-        check_number("nobody_segment", nobody_segment, 0, integer=False)
-    prior, ratios = prior_of(each, nobody), exponentials(log_ratios)
-    posterior, left, found = posteriors(ratios, mean_segment, prior, stages, nobody_segment=nobody_segment)
-    return posterior, left, float(found[0])
+    weights = check_vector(
+        "shares", shares, agents, "finite numbers above 0", lambda v: (v > 0) & (v < np.inf)
+    )
+    if null_segment is not None:
+        check_number("null_segment", null_segment, 0, integer=False)
+    prior, ratios = prior_of(weights, null_prior), exponentials(log_ratios)
+    posterior, null_posterior, log_likelihood = posteriors(
+        ratios, mean_segment, prior, stages, null_segment=null_segment
+    )
+    return posterior, null_posterior, float(log_likelihood[0])
 
 
 def posteriors(
@@ -84,71 +87,83 @@ def posteriors(
     prior: Float64s,
     stages: int,
     starts: Sequence[int] = (0,),
-    nobody_segment: float | None = None,
+    null_segment: float | None = None,
 ) -> tuple[Float32s, Float32s, Float64s]:
-    """Do what `forward_backward` does, from `exponentials` (which are changed) and `prior_of`.
+    """Do what `forward_backward` does, from `exponentials` (which are overwritten) and `prior_of`.
 
-    Of D texts, one behind the other, if their `starts` are given; log-likelihood ratios of the texts are [D].
+    `starts` are the first tokens of D concatenated texts; the log-likelihood ratios of the texts are [D].
     """
     tokens, agents = len(ratios), len(prior) - 1
     cuts = np.array([*starts, tokens])
-    each = max(256, _STORED // (stages * (agents // 8 + 1) * 8))  # rows of α are filled up to eight states
-    posterior, left = np.empty((tokens, agents), np.float32), np.empty(tokens, np.float32)
-    found, own = np.zeros(len(starts)), math.nan if nobody_segment is None else nobody_segment
-    loops.posteriors(ratios, cuts, each, prior, stages, mean_segment, own, posterior, left, found)
-    if np.isnan(found).any():
+    part = max(256, _STORED // (stages * (agents // 8 + 1) * 8))  # rows of α are padded to eight states
+    posterior, null_posterior = np.empty((tokens, agents), np.float32), np.empty(tokens, np.float32)
+    log_likelihood = np.zeros(len(starts))
+    null_length = math.nan if null_segment is None else null_segment
+    loops.posteriors(
+        ratios,
+        cuts,
+        part,
+        prior,
+        stages,
+        mean_segment,
+        null_length,
+        posterior,
+        null_posterior,
+        log_likelihood,
+    )
+    if np.isnan(log_likelihood).any():
         raise InputError("log_ratios: got NaN, expected numbers")
-    return posterior, left, found
+    return posterior, null_posterior, log_likelihood
 
 
 def exponentials(log_ratios: npt.NDArray[np.floating]) -> Float32s:
-    """Return e [..., A + 1]: exponentials of log ratios, cut at ±`EXPONENT_LIMIT`, and 1 for nobody."""
+    """Return e [..., A + 1]: exponentials of the clipped log ratios, and 1 for the null state."""
     agents = log_ratios.shape[-1]
     cut = np.clip(log_ratios, -EXPONENT_LIMIT, EXPONENT_LIMIT, dtype=np.float32, casting="same_kind")
     ratios = np.empty((*log_ratios.shape[:-1], agents + 1), np.float32)
-    ratios[..., :agents] = np.exp(cut, out=cut)  # in one piece: rows of a few agents are slow one by one
+    ratios[..., :agents] = np.exp(cut, out=cut)  # one call: rows of a few agents are slow one by one
     ratios[..., agents] = 1
     return ratios
 
 
-def log_likelihoods(
+def batched_log_likelihood(
     ratios: Float32s,
     mean_segments: Float64s,
     priors: Float64s,
-    nobody_segments: Float64s | None = None,
+    null_segments: Float64s | None = None,
 ) -> Float64s:
-    """Return the third result of `forward_backward` for several chains of three stages, [S, R].
+    """Return the log-likelihood ratio of `forward_backward` for several chains of three stages, [S, R].
 
     Args:
-        ratios: S times `exponentials`, [S, T, A + 1], not changed.
+        ratios: `exponentials` of S texts, [S, T, A + 1], not changed.
         mean_segments: expected tokens of a segment in each chain, [R].
         priors: `prior_of` in each chain, [R, A + 1].
-        nobody_segments: as in `forward_backward`, in each chain, [R]; NaN or None: as agents' segments.
+        null_segments: as in `forward_backward`, in each chain, [R]; NaN or None: as agents' segments.
 
     O(S·R·T·A), in vectors over chains.
     """
-    found = np.empty((len(ratios), len(mean_segments)))
-    own = np.full(len(mean_segments), math.nan) if nobody_segments is None else nobody_segments
-    loops.likelihoods(ratios, ratios.shape[1], mean_segments, own, priors, found)
-    return found
+    log_likelihood = np.empty((len(ratios), len(mean_segments)))
+    lengths = np.full(len(mean_segments), math.nan) if null_segments is None else null_segments
+    loops.likelihoods(ratios, ratios.shape[1], mean_segments, lengths, priors, log_likelihood)
+    return log_likelihood
 
 
-def prior_of(shares: Float64s, nobody: float) -> Float64s:
-    """Return π of the agents, in proportion to `shares` [A], and, last, of nobody."""
+def prior_of(shares: Float64s, null_prior: float) -> Float64s:
+    """Return π [A + 1] of the agents, in proportion to `shares` [A], and of the null state."""
     prior = np.empty(len(shares) + 1)
-    loops.priors(shares, np.array([nobody], np.float64), 1, prior[None])
+    loops.priors(shares, np.array([null_prior], np.float64), 1, prior[None])
     return prior
 
 
 def boundary_intervals(
     posterior: Float32s, spans: Sequence[tuple[int, int, int]], sure: float = 0.95
 ) -> list[tuple[int, int]]:
-    """Return between which tokens each boundary may lie: up to the nearest `sure` token on either side.
+    """Return an interval of tokens for each boundary: up to the nearest `sure` token on either side.
 
     Args:
-        posterior: γ [T, A] float32; what is missing to 1 is nobody's.
-        spans: (start, end, agent) [S], in order and without gaps; agent -1 = nobody.
-        sure: posterior of the span's own agent from which a token counts as decided.
+        posterior: γ [T, A] float32; the rest to 1 belongs to the null state.
+        spans: (start, end, agent) [S], in order and without gaps; agent -1 is the null state.
+        sure: minimum posterior of the span's own agent for a token to count as decided.
 
     Returns:
         (low, high) [S + 1], low <= boundary <= high, within the two spans of the boundary. The first and last
@@ -166,12 +181,11 @@ def boundary_intervals(
         raise ShapeError("posterior", got=list(posterior.shape), expected="[T, A]")
     table = _span_table(spans, *posterior.shape)
     starts, ends = table[:, 0], table[:, 1]
-    held = _posterior_of(posterior, table)
-    sure_at = np.flatnonzero(~(held < np.float32(sure))) + starts[0]
-    # One past the last sure token before each boundary, and the first one behind it, within the two spans.
-    places = np.searchsorted(sure_at, ends[:-1])
-    around = np.concatenate([[-1], sure_at, [len(posterior)]])
-    lows, highs = np.maximum(around[places] + 1, starts[:-1]), np.minimum(around[places + 1], ends[1:])
+    decided = np.flatnonzero(~(_posterior_of(posterior, table) < np.float32(sure))) + starts[0]
+    # One past the last decided token before each boundary, and the next one, within the two spans.
+    ranks = np.searchsorted(decided, ends[:-1])
+    around = np.concatenate([[-1], decided, [len(posterior)]])
+    lows, highs = np.maximum(around[ranks] + 1, starts[:-1]), np.minimum(around[ranks + 1], ends[1:])
     first, last = spans[0][0], spans[-1][1]
     return [(first, first), *zip(lows.tolist(), highs.tolist(), strict=True), (last, last)]
 
@@ -192,15 +206,15 @@ def _span_table(spans: Sequence[tuple[int, int, int]], tokens: int, agents: int)
 
 
 def _posterior_of(posterior: Float32s, spans: Int64s) -> Float32s:
-    """Return γ of each token's agent in its span; nobody's γ is what the others leave of 1."""
+    """Return γ of each token's agent in its span; γ of the null state is 1 less the sum of the agents."""
     starts, ends, owners = spans.T
     agents = np.repeat(owners, ends - starts)
     inside = posterior[starts[0] : ends[-1]]
-    held = inside[np.arange(len(inside)), agents]
-    rest = agents < 0
-    if rest.any():
+    values = inside[np.arange(len(inside)), agents]
+    is_null = agents < 0
+    if is_null.any():
         total = np.zeros(len(inside), np.float32)
-        for column in inside.T:  # one after another, so that no sum depends on how many tokens there are
+        for column in inside.T:  # a fixed order, so that no sum depends on the number of tokens
             total += column
-        held[rest] = 1 - total[rest]
-    return np.asarray(held)
+        values[is_null] = 1 - total[is_null]
+    return np.asarray(values)

@@ -1,10 +1,9 @@
-"""Passages that come back: the text is read without the copies, and each copy as a text of its own.
+"""Repeated passages: a text is decoded without its copies, and each copy as a text of its own.
 
-A copy has the scores of its source again, and is no new evidence: neither of who wrote the passage, nor of
-anything else. So the text is fitted and decoded without copies. Then each copy is decoded by itself, with
-strengths, agents' shares and mean length as found before, from the scores of its source: whose passage it is
-does not depend on how often it stands there, nor on who stands around it. Copies that are alike are read
-once.
+A copy has the same scores as its source, so it is no new evidence. The text is fitted and decoded without
+copies. Then each copy is decoded separately from the scores of its source, with the fitted strengths, shares
+and mean length. So its agent depends neither on the number of copies nor on the text around them. Equal
+copies are decoded once.
 """
 
 from __future__ import annotations
@@ -17,66 +16,72 @@ import numpy as np
 from iet.native.arrays import Bools, Int64s
 
 PADDING = 64
-"""Tokens without evidence that stand for a copy where it is left out: a hand-over is likelier there."""
+"""Tokens without evidence that replace a copy: they make a hand-over likelier there."""
 
 SHORTEST_COPY = 16
-"""Tokens; a shorter copy of another passage is read with what follows it."""
+"""Tokens; a shorter copy is decoded together with the copy after it."""
 
 
-class Parted(NamedTuple):
+class Passage(NamedTuple):
+    """A copied passage of P tokens: the positions of its scores, int64 [P], and the spans of its copies."""
+
+    sources: Int64s
+    spans: list[tuple[int, int]]
+
+
+class SplitText(NamedTuple):
     """A text of T tokens without its copies, and the copies.
 
     Attributes:
-        stay: int64 [R], tokens that are read with the rest, padding among them.
-        counted: bool [R], those that are no padding.
-        passages: each with the places [P] of the scores that it has, and the spans `[start, end)` of T where
-            it stands.
+        retained: int64 [R], positions of the tokens that are decoded together, with the padding.
+        counted: bool [R], false for padding.
+        passages: the copies, equal ones together.
     """
 
-    stay: Int64s
+    retained: Int64s
     counted: Bools
-    passages: tuple[tuple[Int64s, list[tuple[int, int]]], ...]
+    passages: tuple[Passage, ...]
 
 
-def parted(sources: Int64s) -> Parted:
-    """Tell copies, `far_sources` [T], from the rest of a text. O(T)."""
+def split_copies(sources: Int64s) -> SplitText:
+    """Separate the copies in a text from the rest, by its `far_sources` [T]. O(T)."""
     copied = sources != np.arange(len(sources))
-    kept = ~copied
+    keep = ~copied
     for start in np.flatnonzero(copied & ~np.append(False, copied[:-1])).tolist():
-        kept[start : start + PADDING] = True
-    stay = np.flatnonzero(kept)
-    alike = dict[bytes, tuple[Int64s, list[tuple[int, int]]]]()
+        keep[start : start + PADDING] = True
+    retained = np.flatnonzero(keep)
+    passages = dict[bytes, Passage]()
     for start, end in _copies(sources, copied):
-        places = sources[start:end]
-        alike.setdefault(places.tobytes(), (places, []))[1].append((start, end))
-    return Parted(stay, ~copied[stay], tuple(alike.values()))
+        positions = sources[start:end]
+        passages.setdefault(positions.tobytes(), Passage(positions, [])).spans.append((start, end))
+    return SplitText(retained, ~copied[retained], tuple(passages.values()))
 
 
-def side_by_side(passages: Sequence[Int64s], step: int) -> tuple[Int64s, Bools, list[tuple[int, int]]]:
-    """Return the places of all passages, one behind the other, each from a multiple of `step` tokens on.
+def concatenate(passages: Sequence[Int64s], step: int) -> tuple[Int64s, Bools, list[tuple[int, int]]]:
+    """Return all passages in one array, each from a multiple of `step` on.
 
-    With which of them are there, and the span `[start, end)` of each: what fills up has the place 0.
+    Returns:
+        (positions [N], 0 for padding; bool [N], false for padding; the span `[start, end)` of each passage).
     """
-    lengths = np.array([len(places) for places in passages])
+    lengths = np.array([len(passage) for passage in passages])
     sizes = -(-lengths // step) * step
     starts = np.cumsum(sizes) - sizes
-    ends = starts + lengths
-    places, there = np.zeros(int(sizes.sum()), np.int64), np.zeros(int(sizes.sum()), np.bool_)
-    spans = list(zip(starts.tolist(), ends.tolist(), strict=True))
-    for each, (start, end) in zip(passages, spans, strict=True):
-        places[start:end], there[start:end] = each, True
-    return places, there, spans
+    spans = list(zip(starts.tolist(), (starts + lengths).tolist(), strict=True))
+    positions, is_passage = np.zeros(int(sizes.sum()), np.int64), np.zeros(int(sizes.sum()), np.bool_)
+    for passage, (start, end) in zip(passages, spans, strict=True):
+        positions[start:end], is_passage[start:end] = passage, True
+    return positions, is_passage, spans
 
 
-def wide(values: Any, places: Int64s, length: int) -> Any:
-    """Return [length, ...] with the values at their places, and anything elsewhere."""
-    found = np.empty((length, *values.shape[1:]), values.dtype)
-    found[places] = values
-    return found
+def scatter(values: Any, positions: Int64s, length: int) -> Any:
+    """Return an array [length, ...] with the values at their positions; the other rows are not set."""
+    result = np.empty((length, *values.shape[1:]), values.dtype)
+    result[positions] = values
+    return result
 
 
 def _copies(sources: Int64s, copied: Bools) -> Iterator[tuple[int, int]]:
-    """Yield the copies `[start, end)`, those that adjoin cut where the next one begins."""
+    """Yield the copies `[start, end)`; adjacent copies of different passages are separate."""
     jumps = np.flatnonzero(np.diff(sources) != 1) + 1
     edges = np.flatnonzero(np.diff(copied, prepend=False, append=False))
     for start, end in edges.reshape(-1, 2).tolist():

@@ -130,11 +130,11 @@ class CusumOptions:
     Args:
         window: w in tokens (the paper's `window_tokens`).
         step: tokens between windows (the paper's `step_tokens`).
-        smooth_windows: the paper's `smooth_win`; see `smooth`, where the formula is ours.
+        smooth_windows: the paper's `smooth_win`; see `smooth`; the formula is ours.
         tau: τ, which the paper leaves open; see `cusum`.
-        min_points: the paper's `min_points_for_pair`; see `cusum`, where its role is ours.
-        radius: the paper's `local_radius`; see `refine`, where the rule is ours.
-        anchor: the place in a window that stands for it: its first token, its centre, or one past its last.
+        min_points: the paper's `min_points_for_pair`; see `cusum`; its role is ours.
+        radius: the paper's `local_radius`; see `refine`; the rule is ours.
+        anchor: the position of a window: its first token, its centre, or one past its last.
             A boundary between windows i - 1 and i is the token halfway between their places. Left open by
             the paper; f looks ahead, so at the centre the window is half the next agent's.
         level: significance level of one segment, for `allow_unattributed`.

@@ -1,4 +1,4 @@
-"""Compile loops with Numba, and cache the machine code only where no other user can write it."""
+"""Compile loops with Numba; cache the machine code only in a folder that no other user can write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def njit(function: Callable[..., Any]) -> Any:
 
     Numba loads its cache as a pickle, which can execute any code. The folder is `$NUMBA_CACHE_DIR`, by
     default `iet/numba` in `$XDG_CACHE_HOME` (`~/.cache`). If other users can write it, a warning says so.
-    Without a safe folder every process compiles the function anew.
+    Without a safe folder every process compiles the function again.
     """
     before, home = _config.CACHE_DIR, os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = pathlib.Path(before) if before else pathlib.Path(home, "iet", "numba")
@@ -37,7 +37,7 @@ def njit(function: Callable[..., Any]) -> Any:
 
 
 def _is_safe(*folders: pathlib.Path) -> bool:
-    """Tell whether no other user can write these folders, of which each holds the next one."""
+    """Return whether no other user can write these folders; each contains the next one."""
     for status in map(os.stat, folders if hasattr(os, "geteuid") else ()):
         if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
             return False

@@ -1,4 +1,4 @@
-"""The default decoder: a hidden Markov chain over the agents and nobody, fitted on the text itself."""
+"""The default decoder: a hidden Markov chain over the agents and a null state, fitted to each text."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy.typing as npt
 
 from iet.decoding.activity import evidence_blocks, log_activity
 from iet.decoding.chain import posteriors, prior_of
-from iet.decoding.copies import parted, side_by_side, wide
+from iet.decoding.copies import concatenate, scatter, split_copies
 from iet.decoding.fit import (
     MOST_ITERATIONS,
     STAGES,
     Fitted,
-    Halves,
+    HalfBlockSums,
     block_of,
     block_ratios,
     block_sums,
     fit,
-    halves_help,
+    half_blocks_help,
     offsets_of,
     strength_range,
 )
@@ -33,13 +33,13 @@ from iet.native.load import loops
 from iet.native.pairs import far_sources, fresh_weights, shared_weights
 
 MOST_CANDIDATES = 256
-"""Maximum number of agents that are read token by token."""
+"""Maximum number of agents that are decoded token by token."""
 
 MIN_CANDIDATES = 16
-"""Number of agents that are read token by token even if no score speaks for them."""
+"""Number of agents that are decoded token by token even without evidence for them."""
 
 
-_LOG_ODDS_MARKED = 5.0  # that a text holds any mark, before it is seen
+_LOG_ODDS_MARKED = 5.0  # prior log odds that a text has any mark
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,25 +47,25 @@ class PosteriorOptions:
     """Options of the decoder "posterior".
 
     Args:
-        mean_segment: expected tokens of a segment, 1 to 1e9; None: fitted, with 60 as the guess before.
-        repeats: what w_t is. "share": a (context, token) pair that stands m times within 256 tokens around it
-            counts m^-3/4 each time, m^1/4 in all (needs `pairs`, else as "drop"). "drop": a pair counts once
-            in the whole text; "count": every time. With "share", passages that come back from afar are read
-            apart (`iet.decoding.copies`). In family "gumbel", whatever `repeats` is, w_t is 0 where
-            the pair stood within the last 256 tokens, and 1 elsewhere (without `pairs`: 0 where it ever
-            stood before). In our own family no pair stood before. In those of engines pairs are contexts,
-            because one that its writer had seen carries no mark.
-        nobody: share of the tokens that no agent wrote, 0 to 0.99, before the text is seen, where nobody may
-            win; that he has hardly any, or nearly all, is as likely.
+        mean_segment: expected tokens of a segment, 1 to 1e9; None: fitted.
+        repeats: how w_t depends on repeats. "share": a (context, token) pair that occurs m times within 256
+            tokens counts m^-3/4 each time, m^1/4 in total (needs `pairs`, else "drop"). "drop": a pair counts
+            once in the text; "count": every time. With "share", repeated passages far from their source are
+            decoded separately (`iet.decoding.copies`). Families that choose tokens ignore this option: w_t is
+            0 if the pair occurred within the last 256 tokens (without `pairs`: anywhere before), else 1. Our
+            own family has no repeated pairs. Engines' families number contexts instead of pairs, because a
+            context that its writer has seen carries no mark.
+        nobody: prior share of unmarked tokens, 0 to 0.99, with `allow_unattributed`; shares near 0 and near 1
+            are equally likely (`null_prior` of `fit`).
         strengths: [A] λ, 0 to MAX_STRENGTH, to use instead of fitting.
         iterations, shrinkage: see `fit`.
-        block: maximum tokens of a block in `fit`; texts of fewer than 100 blocks have smaller ones (4 or
-            more).
-        resolution: tokens that the chain takes as one; it then moves each boundary to the likeliest place
-            less than `resolution` away. 1 to 16. The posterior is the same for tokens that are taken as one.
-        min_segment: tokens. A shorter run of one label goes to that neighbour whose posterior over it is
-            higher, from left to right: it holds too little evidence to be a turn, but would be two false
-            transitions. 1 keeps every run. The text's only run stays.
+        block: maximum tokens of a block in `fit`; short texts have smaller blocks of at least 4.
+        resolution: tokens of a pool, which the chain treats as one token, 1 to 16. Each boundary is then
+            moved to the likeliest position less than `resolution` away. All tokens of a pool have one
+            posterior.
+        min_segment: tokens. A shorter run of one label is assigned to the neighbour with the higher posterior
+            over it, from left to right: it has too little evidence for a segment, but would add two false
+            transitions. 1 keeps every run. The only run of a text stays.
 
     Raises:
         InputError: one is out of range.
@@ -94,7 +94,7 @@ class PosteriorOptions:
         check_number("shrinkage", self.shrinkage, 0, 1e9, integer=False)
 
     def check(self, family: Family | None, agents: int) -> None:
-        """Refuse options that do not go with scores of this family under the keys of A agents.
+        """Raise if the options do not fit scores of this family under the keys of A agents.
 
         Raises:
             ShapeError: `strengths` is not [A].
@@ -106,75 +106,76 @@ class PosteriorOptions:
 def posterior_decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -> Segmentation:
     """Label each token with the agent of highest posterior probability in a hidden Markov chain.
 
-        log p(x_t | a) / p(x_t | nobody) = w_t·(λ_a·x_t(a) - log_mgf(λ_a))    (the family's likelihood ratio)
+        log p(x_t | a) / p(x_t | null) = w_t·(λ_a·x_t(a) - log_mgf(λ_a))    (the family's likelihood ratio)
 
     γ_t(a) = p(a at t | all scores) in the chain of `forward_backward`, and ĝ(t) = argmax_a γ_t(a), which
-    maximises the expected TokenAcc. λ, the agents' shares of the text and the mean length of a segment are
-    fitted on the text (`fit`). Where nobody may win, γ of the agents is multiplied by the probability that
-    the text is marked at all, given its `evidence` and odds of e^5 before it is seen. Not in the paper. In a
-    text without evidence the first agent wins, or nobody where nobody may. Log-likelihood ratios are read as
-    they are: λ = 1, and every scored token counts.
+    maximises the expected TokenAcc. λ, the agents' shares and the mean length of a segment are fitted to the
+    text (`fit`). With a null state, γ of the agents is multiplied by the posterior probability that the text
+    has any mark, from its `evidence` and prior odds of e^5. Not in the paper. In a text without evidence the
+    null state wins; in forced choice the first agent. Log-likelihood ratios are used unchanged: λ = 1, and
+    every scored token counts.
 
     Args:
-        text: what is read. Family "gumbel" is read better with `weights` of `novelty_weights`, which
-            `Auditor` gives.
+        text: the scores of the text. Family "gumbel" profits from `weights` of `novelty_weights`, which
+            `Auditor` sets.
         options: see `PosteriorOptions`.
-        allow_unattributed: False: the chain has no state for nobody.
+        allow_unattributed: whether the chain has a null state.
 
-    Cost: O(T·A) time, 8·T·A + 16·T bytes and 64 MB at most. With more than 16 agents only `likely_agents` are
-    decoded; the others have posterior 0 and the mean of the strengths. Deterministic.
+    Cost: O(T·A) time, 8·T·A + 16·T bytes and at most 64 MB. With more than 16 agents only `likely_agents` are
+    decoded; the others get posterior 0 and the mean strength. Deterministic.
     """
     options.check(text.family, text.values.shape[1])
-    apart = options.repeats == "share" and text.pairs is not None
-    sources = far_sources(text.pairs) if apart and text.pairs is not None else None
+    shares_repeats = options.repeats == "share" and text.pairs is not None
+    sources = far_sources(text.pairs) if shares_repeats and text.pairs is not None else None
     if sources is None:
         return _segmentation(text, options, *_decode(text, options, allow_unattributed))
-    stay, counted, passages = parted(sources)
-    rest, known = _decode(_taken(text, stay, counted), options, allow_unattributed)
-    labels, posterior, left = (wide(values, stay, len(sources)) for values in rest)
-    each = _decode_passages(text, [places for places, _ in passages], known, options, allow_unattributed)
-    for (_, spans), own in zip(passages, each, strict=True):
-        for start, end in spans:
-            labels[start:end], posterior[start:end], left[start:end] = own
-    # What stands between two copies was not beside them when its runs were compared with their neighbours.
-    standing = np.empty(len(labels) // options.min_segment + 2, np.int64)
-    loops.absorb_short_runs(posterior, left, options.min_segment, standing, labels)
-    return _segmentation(text, options, _Decoded(labels, posterior, left), known)
+    retained, counted, passages = split_copies(sources)
+    without_copies, model = _decode(_select(text, retained, counted), options, allow_unattributed)
+    labels, posterior, null_posterior = (scatter(values, retained, len(sources)) for values in without_copies)
+    positions = [passage.sources for passage in passages]
+    decoded = _decode_passages(text, positions, model, options, allow_unattributed)
+    for passage, of_passage in zip(passages, decoded, strict=True):
+        for start, end in passage.spans:
+            labels[start:end], posterior[start:end], null_posterior[start:end] = of_passage
+    # Runs next to a copy have new neighbours now.
+    run_starts = np.empty(len(labels) // options.min_segment + 2, np.int64)
+    loops.absorb_short_runs(posterior, null_posterior, options.min_segment, run_starts, labels)
+    return _segmentation(text, options, _Decoded(labels, posterior, null_posterior), model)
 
 
 class _Decoded(NamedTuple):
-    """Labels int32 [T] among C columns that were looked at, γ float32 [T, C], γ of nobody float32 [T]."""
+    """Labels int32 [T] among C decoded columns, γ float32 [T, C], γ of the null state float32 [T]."""
 
     labels: Int32s
     posterior: Float32s
-    left: Float32s
+    null_posterior: Float32s
 
 
-class _Known(NamedTuple):
-    """The columns that were looked at, int64 [C], and what was fitted of them."""
+class _Model(NamedTuple):
+    """The decoded columns, int64 [C], and their fitted parameters."""
 
     columns: Int64s
     fitted: Fitted
 
 
-def _segmentation(text: Scored, options: PosteriorOptions, found: _Decoded, known: _Known) -> Segmentation:
-    """Return what was found among the columns that were looked at as that of all."""
-    columns, posterior, labels = text.values.shape[1], found.posterior, found.labels
+def _segmentation(text: Scored, options: PosteriorOptions, decoded: _Decoded, model: _Model) -> Segmentation:
+    """Return the result for all columns from that of the decoded ones."""
+    columns, posterior, labels = text.values.shape[1], decoded.posterior, decoded.labels
     strengths = _fixed_strengths(options.strengths, text.family, columns)
-    if len(known.columns) < columns:
-        labels = np.append(known.columns, NOBODY)[labels].astype(np.int32)
+    if len(model.columns) < columns:
+        labels = np.append(model.columns, NOBODY)[labels].astype(np.int32)
         posterior = np.zeros((len(labels), columns), np.float32)
-        posterior[:, known.columns] = found.posterior
+        posterior[:, model.columns] = decoded.posterior
     if text.family is None:
         return Segmentation(labels, posterior)
     if strengths is None:
-        strengths = np.full(columns, known.fitted.strengths.mean())
-        strengths[known.columns] = known.fitted.strengths
+        strengths = np.full(columns, model.fitted.strengths.mean())
+        strengths[model.columns] = model.fitted.strengths
     return Segmentation(labels, posterior, strengths.copy())
 
 
-def _decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -> tuple[_Decoded, _Known]:
-    """Do what `posterior_decode` does where no passage comes back."""
+def _decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -> tuple[_Decoded, _Model]:
+    """Do what `posterior_decode` does for a text without repeated passages."""
     family, scores = text.family, text.values
     tokens, columns = scores.shape
     weight = evidence_weight(text, options.repeats)
@@ -185,44 +186,50 @@ def _decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -
         keep = likely_agents(log_activity(*blocks, family))
         scores = scores[:, keep]
     block = block_of(tokens, options.block)
-    halves = None
-    if allow_unattributed and halves_help(block):
-        halves = Halves(*block_sums(scores, weight, block // 2), block // 2)
+    half_blocks = None
+    if allow_unattributed and half_blocks_help(block):
+        half_blocks = HalfBlockSums(*block_sums(scores, weight, block // 2), block // 2)
     fitted = fit(
         *block_sums(scores, weight, block),
         family,
         block=block,
         iterations=options.iterations,
         shrinkage=options.shrinkage,
-        nobody=options.nobody if allow_unattributed else 0.0,
+        null_prior=options.nobody if allow_unattributed else 0.0,
         mean_segment=options.mean_segment,
         strengths=None if fixed is None else fixed[keep],
         agents=text.agents or columns,
         shares=None if text.shares is None else text.shares[keep],
-        halves=halves,
+        half_blocks=half_blocks,
     )
-    whole = [(0, tokens)]
-    (found,) = _read(scores, weight, family, whole, fitted, fitted.evidence, options, allow_unattributed)
-    return found, _Known(keep, fitted)
+    span = [(0, tokens)]
+    (decoded,) = _decode_spans(
+        scores, weight, family, span, fitted, fitted.evidence, options, allow_unattributed
+    )
+    return decoded, _Model(keep, fitted)
 
 
 def _decode_passages(
-    text: Scored, passages: list[Int64s], known: _Known, options: PosteriorOptions, allow_unattributed: bool
+    text: Scored, passages: list[Int64s], model: _Model, options: PosteriorOptions, allow_unattributed: bool
 ) -> list[_Decoded]:
-    """Decode each passage by itself, given the places of its scores in the text and what is known of that."""
-    places, there, spans = side_by_side(passages, options.resolution)
-    weight = np.zeros(len(places), np.float32)
-    weight[there] = np.concatenate([evidence_weight(text, options.repeats, each) for each in passages])
-    columns, fitted = known
-    scores = text.values[places] if len(columns) == text.values.shape[1] else text.values[places][:, columns]
-    # The rest does not tell whether anybody wrote the copies, and its gaps are not theirs.
-    share = fitted.nobody if fitted.nobody_segment is None else 0.0
-    nobody = max(share, options.nobody) if allow_unattributed else 0.0
-    fitted = dataclasses.replace(fitted, nobody=nobody, weaker=None, nobody_segment=None)
-    return _read(scores, weight, text.family, spans, fitted, None, options, allow_unattributed)
+    """Decode each passage separately, from the positions of its scores in the text and the fitted model."""
+    positions, is_passage, spans = concatenate(passages, options.resolution)
+    weight = np.zeros(len(positions), np.float32)
+    weight[is_passage] = np.concatenate(
+        [evidence_weight(text, options.repeats, passage) for passage in passages]
+    )
+    columns, fitted = model
+    scores = text.values[positions]
+    if len(columns) < scores.shape[1]:
+        scores = scores[:, columns]
+    # The fit without copies neither decides whether copies are marked, nor do its gaps apply to them.
+    share = fitted.null_prior if fitted.null_segment is None else 0.0
+    null_prior = max(share, options.nobody) if allow_unattributed else 0.0
+    fitted = dataclasses.replace(fitted, null_prior=null_prior, weaker=None, null_segment=None)
+    return _decode_spans(scores, weight, text.family, spans, fitted, None, options, allow_unattributed)
 
 
-def _read(
+def _decode_spans(
     scores: Scores,
     weight: Float32s,
     family: Family | None,
@@ -232,9 +239,9 @@ def _read(
     options: PosteriorOptions,
     allow_unattributed: bool,
 ) -> list[_Decoded]:
-    """Read the texts that stand at `spans`, each from a multiple of `resolution` tokens on, with one fit.
+    """Decode the texts at `spans`, which start at multiples of `resolution`, with one fit.
 
-    `evidence`: log-likelihood ratio of the text, marked against unmarked; None: that of the chain.
+    `evidence` is the log-likelihood ratio of the text, marked against unmarked; None: that of the chain.
     """
     resolution = options.resolution
     sums, totals = block_sums(scores, weight, resolution)
@@ -243,85 +250,86 @@ def _read(
         sums, strengths = np.tile(sums, 2), np.append(strengths, fitted.weaker)
         shares = np.tile(shares, 2)
     ratios = block_ratios(sums, totals, strengths, family)
-    prior, starts = prior_of(shares, fitted.nobody), [start // resolution for start, _ in spans]
-    gap = None if fitted.nobody_segment is None else fitted.nobody_segment / resolution
-    gamma, rest, found = posteriors(ratios, fitted.mean_segment / resolution, prior, STAGES, starts, gap)
+    prior, starts = prior_of(shares, fitted.null_prior), [start // resolution for start, _ in spans]
+    gap = None if fitted.null_segment is None else fitted.null_segment / resolution
+    gamma, null_gamma, log_likelihood = posteriors(
+        ratios, fitted.mean_segment / resolution, prior, STAGES, starts, gap
+    )
     if fitted.weaker is not None:
         gamma = gamma[:, :columns] + gamma[:, columns:]
-    if fitted.nobody > 0:
-        for start, end, log_ratio in zip(starts, [*starts[1:], len(gamma)], found.tolist(), strict=True):
+    if fitted.null_prior > 0:
+        ends = [*starts[1:], len(gamma)]
+        for start, end, log_ratio in zip(starts, ends, log_likelihood.tolist(), strict=True):
             nats = _LOG_ODDS_MARKED + (log_ratio if evidence is None else evidence)
             marked = 1 / (1 + math.exp(-max(nats, -700.0)))
             gamma[start:end] *= np.float32(marked)
-            rest[start:end] *= np.float32(marked)
-            rest[start:end] += np.float32(1 - marked)
-    posterior, left = np.empty(scores.shape, np.float32), np.empty(len(scores), np.float32)
+            null_gamma[start:end] *= np.float32(marked)
+            null_gamma[start:end] += np.float32(1 - marked)
+    posterior, null_posterior = np.empty(scores.shape, np.float32), np.empty(len(scores), np.float32)
     labels = np.empty(len(scores), np.int32)
-    loops.likeliest(gamma, rest, resolution, allow_unattributed, posterior, left, labels)
+    loops.likeliest(gamma, null_gamma, resolution, allow_unattributed, posterior, null_posterior, labels)
     longest = max(end - start for start, end in spans)
-    standing = np.empty(longest // options.min_segment + 2, np.int64)
+    run_starts = np.empty(longest // options.min_segment + 2, np.int64)
     offsets = offsets_of(fitted.strengths, family)
-    read = []
+    decoded = []
     for start, end in spans:
         inside = slice(start, end)
-        own = _Decoded(labels[inside], posterior[inside], left[inside])
+        of_span = _Decoded(labels[inside], posterior[inside], null_posterior[inside])
         if resolution > 1:
             loops.place_boundaries(
-                scores[inside], weight[inside], fitted.strengths, offsets, resolution, own.labels
+                scores[inside], weight[inside], fitted.strengths, offsets, resolution, of_span.labels
             )
-        loops.absorb_short_runs(own.posterior, own.left, options.min_segment, standing, own.labels)
-        read.append(own)
-    return read
+        loops.absorb_short_runs(
+            of_span.posterior, of_span.null_posterior, options.min_segment, run_starts, of_span.labels
+        )
+        decoded.append(of_span)
+    return decoded
 
 
-def _taken(text: Scored, places: Int64s, counted: Bools) -> Scored:
-    """Return the tokens at some places, without evidence where they are not counted."""
-
-    def taken(values: Any) -> Any:
-        return None if values is None else values[places]
-
+def _select(text: Scored, positions: Int64s, counted: Bools) -> Scored:
+    """Return the tokens at some positions; those that are not `counted` carry no evidence."""
     assert text.pairs is not None
     return dataclasses.replace(
         text,
-        values=text.values[places],
-        scored=text.scored[places] & counted,
-        repeated=text.repeated[places],
-        pairs=np.where(counted, text.pairs[places], -1),
-        weights=taken(text.weights),
+        values=text.values[positions],
+        scored=text.scored[positions] & counted,
+        repeated=text.repeated[positions],
+        pairs=np.where(counted, text.pairs[positions], -1),
+        weights=None if text.weights is None else text.weights[positions],
     )
 
 
-def _fixed_strengths(given: npt.ArrayLike | None, family: Family | None, agents: int) -> Float64s | None:
-    """Return λ [A] where it is not fitted: the given ones, or 1 for log-likelihood ratios; else None."""
+def _fixed_strengths(strengths: npt.ArrayLike | None, family: Family | None, agents: int) -> Float64s | None:
+    """Return λ [A] if it is not fitted: the option, or 1 for log-likelihood ratios; else None."""
     if family is None:
         return np.ones(agents)
-    if given is None:
+    if strengths is None:
         return None
     high = strength_range(family)[1]
     expected = f"numbers from 0 to {high}"
-    found: Float64s = check_vector("strengths", given, agents, expected, lambda v: (v >= 0) & (v <= high))
-    return found
+    fixed: Float64s = check_vector("strengths", strengths, agents, expected, lambda v: (v >= 0) & (v <= high))
+    return fixed
 
 
-def evidence_weight(text: Scored, repeats: str, places: Int64s | slice = slice(None)) -> Float32s:
-    """Return w_t [T]: how much each token counts, 0 where not scored; `repeats` as in `PosteriorOptions`.
+def evidence_weight(text: Scored, repeats: str, positions: Int64s | slice = slice(None)) -> Float32s:
+    """Return the weight w_t [T] of each token, 0 if it is not scored; `repeats` as in `PosteriorOptions`.
 
-    Of the text that the tokens at `places` make.
+    The tokens at `positions` are read as a text of their own.
     """
     chooses = text.family is not None and text.family.chooses
     if chooses and text.pairs is not None:
-        weights = fresh_weights(text.pairs[places])
+        weights = fresh_weights(text.pairs[positions])
     elif text.family is None or (repeats == "count" and not chooses):
-        weights = text.scored[places].astype(np.float32)
+        weights = text.scored[positions].astype(np.float32)
     elif chooses or repeats == "drop" or text.pairs is None:
-        weights = (text.scored[places] & ~text.repeated[places]).astype(np.float32)
+        weights = (text.scored[positions] & ~text.repeated[positions]).astype(np.float32)
     else:
-        weights = shared_weights(text.pairs[places])
-    return weights if text.weights is None else weights * text.weights[places]
+        weights = shared_weights(text.pairs[positions])
+    return weights if text.weights is None else weights * text.weights[positions]
 
 
 def likely_agents(activity: Float64s) -> Int64s:
-    """Return the agents that may speak in a text: the 16 with the highest log Λ, and all with Λ >= A·e^-4.
+    """Return the agents that may occur in a text: the 16 with the highest log Λ, and all with Λ >= A·e^-4.
 
     Under unmarked text log Λ of one agent exceeds log A - 4 with a probability of about 1 in A, so in a
     registry of any size about one agent passes that bound by chance.

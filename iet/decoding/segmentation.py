@@ -1,4 +1,4 @@
-"""What a decoder takes and returns: a `Scored` text, and its `Segmentation`, ĝ as labels and as spans."""
+"""Input and output of a decoder: a `Scored` text, and its `Segmentation` as labels and as spans."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOBODY = -1
 
 
 class Span(NamedTuple):
-    """Tokens `[start, end)` of one agent (a column of the scores), or of nobody (-1)."""
+    """Tokens `[start, end)` of one agent (a column of the scores), or unattributed (-1)."""
 
     start: int
     end: int
@@ -37,10 +37,10 @@ class Segmentation:
 
     Attributes:
         token_agents: [T] int32, the column of each token's agent, -1 = unattributed.
-        posterior: [T, A] float32, the probability of each agent at each token (what is missing to 1 is
-            nobody's), or None where the decoder has none.
-        strengths: [A] float64, the fitted λ of each agent, or None where the decoder has none.
-        window_scores: f [W, A] float64 as `windows` gives it, or None where the decoder made none.
+        posterior: [T, A] float32, the probability of each agent at each token (the rest to 1 is the null
+            state), or None if the decoder has none.
+        strengths: [A] float64, the fitted λ of each agent, or None if the decoder fits none.
+        window_scores: f [W, A] float64 as `windows` returns it, or None if the decoder does not use windows.
         segments: the maximal runs of one label, in order; they cover `[0, T)`.
         change_points: [S - 1] int64, the index at which each segment but the first starts.
     """
@@ -67,16 +67,16 @@ class Scored:
     """One text as decoders read it: T tokens under A keys.
 
     Attributes:
-        values: [T, A] scores of `family`; where that is None, log-likelihood ratios of every agent against
-            nobody.
-        family: what scores look like with and without a mark.
+        values: [T, A] scores of `family`; log-likelihood ratios of every agent against the null model if
+            `family` is None.
+        family: the law of the scores with and without a mark.
         scored: bool [T], the tokens that carry evidence.
-        repeated: bool [T], the tokens whose (context, token) pair was there before.
+        repeated: bool [T], the tokens whose (context, token) pair occurred before.
         pairs: int64 [T], numbers of the pairs, -1 where not scored; None: unknown.
-        agents: number of agents, where the columns are the `candidates` among them; None: A.
-        weights: float32 [T], factors of how much each token counts; None: 1.
-        shares: float64 [A], the share of each column in what agents wrote, before the text is seen: an
-            agent's, split over its keys. None: all alike.
+        agents: number of agents, if the columns are only the `candidates`; None: A.
+        weights: float32 [T], the weight of each token; None: 1.
+        shares: float64 [A], the prior share of each column in the marked text: the share of an agent is split
+            over its keys. None: equal shares.
     """
 
     values: Scores
@@ -111,7 +111,7 @@ def check_scores(scores: npt.ArrayLike) -> Scores:
 
 
 def check_mask(mask: npt.ArrayLike | None, length: int, name: str, default: bool) -> Bools:
-    """Return `mask` as bool [T], all `default` where it is None, or raise ShapeError."""
+    """Return `mask` as bool [T], all `default` if it is None, or raise ShapeError."""
     if mask is None:
         return np.full(length, default)
     array = np.asarray(mask)
@@ -130,7 +130,7 @@ def check_vector(
 ) -> Any:
     """Return `values` as an array [length] of `dtype`, or raise ShapeError or InputError.
 
-    `expected` says in words what `fits` asks of each number.
+    `expected` describes in words the numbers that `fits` accepts.
     """
     try:
         if np.iscomplexobj(values):

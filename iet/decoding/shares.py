@@ -1,4 +1,4 @@
-"""How much of a span is its agent's: the expected share of its tokens, with an interval."""
+"""The share of a span that its agent wrote, with an interval."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from iet.native.arrays import Float32s, Float64s, Int64s
 from iet.native.load import loops
 
 SHARE_SURE = 0.9
-"""How often the interval of a share holds the share, at least, if the posteriors are right."""
+"""Minimum coverage of the interval of a share, if the posteriors are calibrated."""
 
 _BINS = 64  # maximum number of steps of the law of a share; a shorter span has one for each token
 
@@ -17,17 +17,17 @@ _BINS = 64  # maximum number of steps of the law of a share; a shorter span has 
 def share_intervals(
     posterior: Float32s, starts: Int64s, ends: Int64s, agents: Int64s, sure: float = SHARE_SURE
 ) -> tuple[Float64s, Float64s]:
-    """Return between which shares of the tokens of each span are its agent's: quantiles (1 ∓ `sure`) / 2.
+    """Return an interval of the share of each span that its agent wrote: the quantiles (1 ∓ `sure`) / 2.
 
-    Of a span of up to 64 tokens the ends are shares that can be, k / (end - start); of a longer one they are
-    rounded outwards, to 64ths of it.
+    For a span of up to 64 tokens the ends are multiples of 1 / (end - start); for a longer one they are
+    rounded outwards to multiples of 1/64.
 
-    The share is N / (end - start), N = Σ_t 1[agent holds t]; its mean is that of γ_t(agent). Posteriors of
-    single tokens do not say how they hang together. Where the agent surely holds a token, what stands before
-    it and behind it are independent, as in any Markov chain. So a span is cut at the likeliest token of each
-    run with γ >= 0.99; between two cuts the most that can hang together is assumed: one uniform U for all,
-    and the agent holds the tokens with γ_t >= U. For one boundary, whose place is all that is uncertain,
-    that is exact; elsewhere the variance is the largest that these posteriors allow.
+    The share is N / (end - start), N = Σ_t 1[agent wrote t]; its mean is that of γ_t(agent). Posteriors of
+    single tokens do not determine their joint law. If the agent certainly wrote a token, the tokens before
+    and after it are independent, as in any Markov chain. So a span is cut at the likeliest token of each run
+    with γ >= 0.99. Between two cuts the strongest dependence is assumed: one uniform U for all tokens, and
+    the agent wrote those with γ_t >= U. That is exact if only the position of one boundary is uncertain;
+    otherwise the variance is the largest that these posteriors allow.
 
     Args:
         posterior: γ [T, A] float32.

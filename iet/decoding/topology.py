@@ -92,7 +92,7 @@ def classify(adjacency: npt.ArrayLike) -> Match:
 
 
 def walk(adjacency: npt.ArrayLike, length: int, start: int = 0, seed: int = 0) -> list[int]:
-    """Return a sequence of speakers in which each next one is a neighbour of the last.
+    """Return a random walk on the graph: a sequence of speakers, each a neighbour of the last.
 
     Unused edges come first: from where none is left, the walk takes a shortest way to the next one, so a
     connected graph is covered soon; then all count as unused again. An edge is used in either direction.
@@ -108,7 +108,7 @@ def walk(adjacency: npt.ArrayLike, length: int, start: int = 0, seed: int = 0) -
 
     Raises:
         ShapeError: it is not a square matrix.
-        InputError: `start` or `length` is out of range, or an agent is reached that nobody may follow.
+        InputError: `start` or `length` is out of range, or an agent without successors is reached.
 
     >>> walk(template("chain", 4), 7)
     [0, 1, 2, 3, 2, 1, 0]

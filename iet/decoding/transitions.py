@@ -1,4 +1,4 @@
-"""Who was followed by whom in a segmented text (§ Transition Structure Encoding)."""
+"""The transitions between agents in a segmented text (§ Transition Structure Encoding)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Transition(NamedTuple):
 class Transitions:
     """The transition structure of a text, over the agents that occur in it (K of them).
 
-    It describes the linearised output, not the communication behind it (the paper's own caveat).
+    It describes the linearised output, not the communication that produced it (the paper's own caveat).
 
     Attributes:
         agents: K agents in ascending order of their columns: the labels of all matrices.
@@ -128,7 +128,7 @@ class Transitions:
 
 
 def _dot_id(label: Hashable) -> str:
-    # In a quoted string \\ and \" stand for themselves; names hold no line ends.
+    # In a quoted string \\ and \" are escaped; names contain no line ends.
     escaped = str(label).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -191,7 +191,7 @@ def transitions(
     short one does not mix in its neighbours; a side without a window takes the one whose centre is nearest
     to the segment's middle.
 
-    Unattributed segments are nobody's: they are no agent, and by default there is no passage across them.
+    Unattributed segments are not an agent; by default no transition is counted across them.
 
     Args:
         segments: (start, end, agent) in order, as in `Segmentation.segments`; agent -1 = unattributed. Empty

@@ -1,4 +1,4 @@
-"""Window scores f(t, a), the margin z_t, and the decoder that labels a token by the window around it."""
+"""Window scores f(t, a), the margin z_t, and the decoder that labels each token by the window around it."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def margin(window_scores: npt.ArrayLike) -> Float64s:
 
         z_t = f(t, â_t) - max_{a' ≠ â_t} f(t, a'),    â_t = argmax_a f(t, a)
 
-    (§ Competitive Change-Point Detection). With one agent there is no competitor and z_t is f(t, a) itself,
-    where the paper is silent.
+    (§ Competitive Change-Point Detection). With one agent, which the paper does not define, z_t is
+    f(t, a) itself.
 
     Args:
         window_scores: f [W, A] float.
@@ -95,10 +95,10 @@ def margin(window_scores: npt.ArrayLike) -> Float64s:
 
 
 def attribution_threshold(family: Family, agents: int, level: float) -> float:
-    """Return the c for which the best agent's sum of n scores stands out if it exceeds n·mean(0) by c·√n.
+    """Return c: the best agent's sum of n scores is significant if it exceeds n·mean(0) by c·√n.
 
     c = σ·Φ⁻¹(1 - level / A): the normal law of a sum of unmarked scores, Bonferroni over the agents. It
-    decides what `allow_unattributed` means for decoders without a model of nobody. Scores whose law is skewed
+    decides `allow_unattributed` in decoders without a null model. Scores whose law is skewed
     pass it more often, in few tokens and with many agents: at level 0.01 and with 100 agents a window of 64
     tokens in 7 % of cases in family "gumbel" and 4 % in KGW (γ = 1/4), of 10 in 16 %. p-values of an audit
     rest on exact laws.

@@ -17,13 +17,13 @@ from iet.errors import InputError, ShapeError
 from tests.support.scores import score_matrices
 
 
-def chain(shares, mean_segment, nobody, stages, nobody_segment=None):
-    """Initial law and transition matrix over (agent or, last, nobody) x stage, written out."""
-    pi = np.append(np.array(shares) / np.sum(shares) * (1 - nobody), nobody)
+def chain(shares, mean_segment, null_prior, stages, null_segment=None):
+    """Initial law and transition matrix over (agent or, last, null_prior) x stage, written out."""
+    pi = np.append(np.array(shares) / np.sum(shares) * (1 - null_prior), null_prior)
     states, advances = len(pi), np.full(len(pi), min(1.0, stages / mean_segment))
     begun = pi
-    if nobody_segment is not None:
-        advances[-1] = min(1.0, stages / nobody_segment)
+    if null_segment is not None:
+        advances[-1] = min(1.0, stages / null_segment)
         begun = pi * (1 - pi) / advances
         begun = begun / begun.sum()
     p = np.zeros((states, stages, states, stages))
@@ -34,17 +34,17 @@ def chain(shares, mean_segment, nobody, stages, nobody_segment=None):
             p[i, m, i, m + 1] = advance
             continue
         for j in range(states):
-            if i == states - 1 and nobody_segment is None:  # he may follow himself
+            if i == states - 1 and null_segment is None:  # he may follow himself
                 p[i, m, j, 0] += advance * pi[j]
             elif j != i and pi[i] < 1:
                 p[i, m, j, 0] = advance * pi[j] / (1 - pi[i])
     return np.repeat(begun / stages, stages), p.reshape(states * stages, states * stages)
 
 
-def naive_forward_backward(ratios, mean_segment, nobody, shares, stages, nobody_segment=None):
+def naive_forward_backward(ratios, mean_segment, null_prior, shares, stages, null_segment=None):
     """O(T·A²), in logs, with the textbook backward recursion."""
     with np.errstate(divide="ignore"):
-        log_pi, log_p = map(np.log, chain(shares, mean_segment, nobody, stages, nobody_segment))
+        log_pi, log_p = map(np.log, chain(shares, mean_segment, null_prior, stages, null_segment))
     e = np.repeat(np.column_stack([ratios.astype(float), np.zeros(len(ratios))]), stages, axis=1)
     alpha, beta = np.empty_like(e), np.zeros_like(e)
     for t in range(len(e)):
@@ -60,9 +60,9 @@ def naive_forward_backward(ratios, mean_segment, nobody, shares, stages, nobody_
     return held, float(total[0, 0])
 
 
-def enumerated_posterior(ratios, mean_segment, nobody, shares, stages, nobody_segment=None):
+def enumerated_posterior(ratios, mean_segment, null_prior, shares, stages, null_segment=None):
     """Sum over every sequence of states."""
-    pi, p = chain(shares, mean_segment, nobody, stages, nobody_segment)
+    pi, p = chain(shares, mean_segment, null_prior, stages, null_segment)
     e = np.exp(np.repeat(np.column_stack([ratios, np.zeros(len(ratios))]), stages, axis=1))
     gamma = np.zeros_like(e)
     for path in itertools.product(range(e.shape[1]), repeat=len(e)):
@@ -82,28 +82,28 @@ def enumerated_posterior(ratios, mean_segment, nobody, shares, stages, nobody_se
     st.none() | st.floats(1, 90),
     st.integers(0, 2**32 - 1),
 )
-def test_forward_backward_equals_the_quadratic_one(scores, mean_segment, nobody, stages, gap, seed):
+def test_forward_backward_equals_the_quadratic_one(scores, mean_segment, null_prior, stages, gap, seed):
     shares = np.random.default_rng(seed).uniform(0.1, 1, scores.shape[1])
-    if len(shares) == 1 and nobody == 0:
-        nobody = 0.2
+    if len(shares) == 1 and null_prior == 0:
+        null_prior = 0.2
     ratios = 3 * scores
-    law = mean_segment, nobody, shares, stages
-    gamma, left, log_ratio = forward_backward(ratios, *law, nobody_segment=gap)
+    law = mean_segment, null_prior, shares, stages
+    gamma, left, log_ratio = forward_backward(ratios, *law, null_segment=gap)
     expected, expected_ratio = naive_forward_backward(ratios, *law, gap)
     np.testing.assert_allclose(np.column_stack([gamma, left]), expected, atol=2e-4)
     assert log_ratio == pytest.approx(expected_ratio, abs=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("nobody", "stages", "gap"), [(0.0, 1, None), (0.3, 1, None), (0.3, 2, None), (0.6, 2, 2.5)]
+    ("null_prior", "stages", "gap"), [(0.0, 1, None), (0.3, 1, None), (0.3, 2, None), (0.6, 2, 2.5)]
 )
-def test_forward_backward_equals_enumeration(nobody, stages, gap):
+def test_forward_backward_equals_enumeration(null_prior, stages, gap):
     ratios = np.random.default_rng(5).uniform(-2, 2, (5, 2))
-    law = (4.0, nobody, [1.0, 3.0], stages)
+    law = (4.0, null_prior, [1.0, 3.0], stages)
     expected, log_ratio = enumerated_posterior(ratios, *law, gap)
     naive, naive_ratio = naive_forward_backward(ratios, *law, gap)
     np.testing.assert_allclose(expected, naive)
-    gamma, left, found = forward_backward(ratios, *law, nobody_segment=gap)
+    gamma, left, found = forward_backward(ratios, *law, null_segment=gap)
     np.testing.assert_allclose(np.column_stack([gamma, left]), expected, atol=1e-5)
     assert found == pytest.approx(log_ratio, abs=1e-5)
     assert naive_ratio == pytest.approx(log_ratio)
@@ -149,12 +149,12 @@ def test_forward_backward_survives_ratios_of_any_size():
 
 
 @pytest.mark.parametrize(
-    ("mean_segment", "nobody_segment"), [(5.0, None), (1.0, None), (0.5, 30.0), (20.0, 4.0), (4.0, 30.0)]
+    ("mean_segment", "null_segment"), [(5.0, None), (1.0, None), (0.5, 30.0), (20.0, 4.0), (4.0, 30.0)]
 )
-def test_segments_of_a_mean_below_their_stages_count_as_these(mean_segment, nobody_segment):
+def test_segments_of_a_mean_below_their_stages_count_as_these(mean_segment, null_segment):
     ratios = np.random.default_rng(6).normal(0, 1, (7, 2))
 
-    gap = None if nobody_segment is None else max(nobody_segment, 2)
+    gap = None if null_segment is None else max(null_segment, 2)
     pi, step = chain([1, 1], max(mean_segment, 2), 0.2, 2, gap)
     e = np.exp(np.repeat(np.column_stack([ratios, np.zeros(7)]), 2, axis=1))
     alpha = [pi * e[0]]
@@ -164,9 +164,7 @@ def test_segments_of_a_mean_below_their_stages_count_as_these(mean_segment, nobo
     for t in range(6, 0, -1):
         beta.insert(0, step @ (e[t] * beta[0]))
     held = (np.array(alpha) * np.array(beta)).reshape(7, 3, 2).sum(axis=2)
-    gamma, left, log_ratio = forward_backward(
-        ratios, mean_segment, 0.2, None, 2, nobody_segment=nobody_segment
-    )
+    gamma, left, log_ratio = forward_backward(ratios, mean_segment, 0.2, None, 2, null_segment=null_segment)
     found = np.column_stack([gamma, left])
     np.testing.assert_allclose(found, held / held.sum(axis=1, keepdims=True), atol=1e-5)
     assert log_ratio == pytest.approx(np.log(alpha[-1].sum()), abs=1e-5)
@@ -178,11 +176,11 @@ def test_segments_of_a_mean_below_their_stages_count_as_these(mean_segment, nobo
         {"mean_segment": 0.0},
         {"mean_segment": math.inf},
         {"shares": [1, 1e-12]},
-        {"shares": [1, 5e-324], "nobody": 0.5},
-        {"nobody": 1e-12},
-        {"nobody": 0.95, "nobody_segment": 0.0},
-        {"nobody": 0.95, "nobody_segment": 1e9},
-        {"nobody": 1e-12, "nobody_segment": 5.0, "mean_segment": 1e9},
+        {"shares": [1, 5e-324], "null_prior": 0.5},
+        {"null_prior": 1e-12},
+        {"null_prior": 0.95, "null_segment": 0.0},
+        {"null_prior": 0.95, "null_segment": 1e9},
+        {"null_prior": 1e-12, "null_segment": 5.0, "mean_segment": 1e9},
     ],
     ids=repr,
 )
@@ -200,11 +198,11 @@ def test_chain_stays_finite_at_the_extremes(options: dict[str, Any]) -> None:
         ({"log_ratios": np.zeros(4)}, ShapeError, r"log_ratios: got \[4\]"),
         ({"shares": [1.0]}, ShapeError, r"shares: got \[1\], expected \[2\]"),
         ({"shares": [1.0, 0.0]}, InputError, "shares: got .*above 0"),
-        ({"nobody": 1.0}, InputError, "nobody: got 1.0"),
+        ({"null_prior": 1.0}, InputError, "null_prior: got 1.0"),
         ({"stages": 0}, InputError, "stages: got 0"),
         ({"log_ratios": np.full((5, 2), np.nan)}, InputError, "log_ratios: got NaN"),
         ({"mean_segment": math.nan}, InputError, "mean_segment: got nan"),
-        ({"nobody_segment": -1.0}, InputError, "nobody_segment: got -1.0"),
+        ({"null_segment": -1.0}, InputError, "null_segment: got -1.0"),
         ({"shares": [math.inf, 1]}, InputError, "shares: got inf, expected finite numbers above 0"),
     ],
 )
@@ -219,14 +217,14 @@ def test_likelihoods_side_by_side_are_those_of_single_chains(ratios, seed, anybo
     rng = np.random.default_rng(seed)
     ratios = ratios * np.float32(rng.choice([1, 40]))
     lengths = rng.uniform(1, 200, 5)
-    nobody = rng.uniform(0.01, 0.9, 5) if anybody else np.zeros(5)
+    null_prior = rng.uniform(0.01, 0.9, 5) if anybody else np.zeros(5)
     shares = rng.dirichlet(np.ones(ratios.shape[1]))
-    priors = np.array([chain_module.prior_of(shares, share) for share in nobody])
+    priors = np.array([chain_module.prior_of(shares, share) for share in null_prior])
     given = chain_module.exponentials(np.stack([ratios, -ratios]))
     gaps = np.where(rng.random(5) < 0.5, np.nan, rng.uniform(1, 200, 5))
-    found = chain_module.log_likelihoods(given, lengths, priors, gaps)
+    found = chain_module.batched_log_likelihood(given, lengths, priors, gaps)
     for sign, row in zip((1, -1), found, strict=True):
-        for length, share, gap, value in zip(lengths, nobody, gaps, row, strict=True):
+        for length, share, gap, value in zip(lengths, null_prior, gaps, row, strict=True):
             own = None if np.isnan(gap) else gap
             expected = forward_backward(sign * ratios, length, share, shares, 3, own)[2]
             assert value == pytest.approx(expected, rel=1e-5, abs=1e-4)

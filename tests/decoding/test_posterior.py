@@ -32,27 +32,27 @@ def test_the_fit_finds_strengths_and_length_of_a_text_and_who_writes():
     found = fit(sums, weights, FOURIER, shrinkage=0, iterations=6)
     np.testing.assert_allclose(found.strengths, true, atol=0.1)
     np.testing.assert_allclose(found.shares, 1 / 3)  # of all who write
-    assert found.nobody == 0
+    assert found.null_prior == 0
     silent = np.append(scores, np.cos(2 * np.pi * rng.random((len(truth), 2))), axis=1).astype(np.float32)
-    for nobody in (0.0, 0.5):
-        known = fit(*block_sums(silent, weight, 16), FOURIER, nobody=nobody)
+    for null_prior in (0.0, 0.5):
+        known = fit(*block_sums(silent, weight, 16), FOURIER, null_prior=null_prior)
         writers, others = np.split(known.shares, [3])
         np.testing.assert_allclose(writers, writers[0])
-        assert writers.sum() == pytest.approx(1 - known.nobody, rel=0.02)
+        assert writers.sum() == pytest.approx(1 - known.null_prior, rel=0.02)
         assert others.max() < 0.01
     assert 220 <= found.mean_segment <= 500  # turns are of 300
-    start = fit(sums, weights, FOURIER, iterations=0, mean_segment=99.0, nobody=0.1)
+    start = fit(sums, weights, FOURIER, iterations=0, mean_segment=99.0, null_prior=0.1)
     assert len(set(start.strengths.tolist())) == 1  # a guess for all agents together
     assert 0.4 < start.strengths[0] < 1.6
     assert start.mean_segment == pytest.approx(99)
-    assert 0.02 <= start.nobody <= 0.1
-    np.testing.assert_allclose(start.shares, (1 - start.nobody) / 3)
+    assert 0.02 <= start.null_prior <= 0.1
+    np.testing.assert_allclose(start.shares, (1 - start.null_prior) / 3)
     for number in (0, 0.0):  # JSON may write either
-        assert fit(sums, weights, FOURIER, nobody=number).nobody == 0
-    given = fit(sums, weights, FOURIER, strengths=true, nobody=0.5)
+        assert fit(sums, weights, FOURIER, null_prior=number).null_prior == 0
+    given = fit(sums, weights, FOURIER, strengths=true, null_prior=0.5)
     assert given.strengths.tolist() == true.tolist()
     for bad, words in (
-        ({"nobody": 1.5}, "nobody: got 1.5"),
+        ({"null_prior": 1.5}, "null_prior: got 1.5"),
         ({"mean_segment": -5}, "mean_segment: got -5"),
         ({"mean_segment": math.nan}, "mean_segment: got nan"),
         ({"shrinkage": -1}, "shrinkage: got -1"),
@@ -83,7 +83,7 @@ def test_in_forced_choice_segments_may_be_a_quarter_of_the_guess():
     sums, weights = block_sums(scores.astype(np.float32), np.ones(len(truth), np.float32), 4)
     guess, short, free = (
         fit(sums, weights, FOURIER, block=4, **more).mean_segment
-        for more in ({"iterations": 0}, {}, {"nobody": 0.5})
+        for more in ({"iterations": 0}, {}, {"null_prior": 0.5})
     )
     assert 0.25 * guess <= short < 0.5 * guess
     assert free >= 0.499 * guess  # there nobody would have what shorter ones leave
@@ -120,15 +120,15 @@ def test_a_length_of_nobodys_own_is_fitted_only_where_gaps_alternate():
     rng = np.random.default_rng(7)
     scores, truth = alternating(rng, 4, 12, 200, 60, 1.0)
     ones = np.ones(len(truth), np.float32)
-    found = fit(*block_sums(scores, ones, 16), FOURIER, nobody=0.5)
-    assert found.nobody_segment is not None
-    assert 40 <= found.nobody_segment <= 90  # gaps are of 60
+    found = fit(*block_sums(scores, ones, 16), FOURIER, null_prior=0.5)
+    assert found.null_segment is not None
+    assert 40 <= found.null_segment <= 90  # gaps are of 60
     assert 140 <= found.mean_segment <= 280  # turns are of 200
-    for options in ({"nobody": 0.0}, {"nobody": 0.5, "mean_segment": 130.0}):
-        assert fit(*block_sums(scores, ones, 16), FOURIER, **options).nobody_segment is None
+    for options in ({"null_prior": 0.0}, {"null_prior": 0.5, "mean_segment": 130.0}):
+        assert fit(*block_sums(scores, ones, 16), FOURIER, **options).null_segment is None
     plain, truth = synthetic(rng, 12, 4, strength=1.0)
     ones = np.ones(len(truth), np.float32)
-    assert fit(*block_sums(plain, ones, 16), FOURIER, nobody=0.5).nobody_segment is None
+    assert fit(*block_sums(plain, ones, 16), FOURIER, null_prior=0.5).null_segment is None
 
 
 def green_list(rng, tokens, marked, shift):
@@ -187,7 +187,7 @@ def test_evidence_is_the_mean_likelihood_ratio_over_unmarked_texts():
     for _ in range(400):
         scores = np.cos(2 * np.pi * rng.random((400, 3))).astype(np.float32)
         sums, weights = block_sums(scores, np.ones(400, np.float32), 4)
-        evidence.append(fit(sums, weights, FOURIER, block=4, nobody=0.5, iterations=0).evidence)
+        evidence.append(fit(sums, weights, FOURIER, block=4, null_prior=0.5, iterations=0).evidence)
     for ratio in (3, 10, 30):
         assert np.mean(np.exp(evidence) >= ratio) <= 1 / ratio
     scores, _ = synthetic(rng, 4, 3)
@@ -206,7 +206,7 @@ def test_a_weak_stretch_beside_a_strong_one_is_found():
                 right.append(float((found[100:200] == 0).mean()))
             else:
                 sums, weights = block_sums(scores, np.ones(len(scores), np.float32), 5)
-                alike += fit(sums, weights, FAMILIES["gumbel"], block=5, nobody=0.5).weaker is None
+                alike += fit(sums, weights, FAMILIES["gumbel"], block=5, null_prior=0.5).weaker is None
     assert np.mean(right) > 0.75  # a half with one strength for all segments
     assert alike == 20
 
@@ -215,11 +215,11 @@ def test_whether_nobody_has_a_share_is_told_by_the_text():
     rng = np.random.default_rng(8)
     scores, truth = synthetic(rng, 12, 3)
     weight = np.ones(len(scores), np.float32)
-    assert fit(*block_sums(scores, weight, 8), FOURIER, block=8, nobody=0.5).nobody < 0.1
+    assert fit(*block_sums(scores, weight, 8), FOURIER, block=8, null_prior=0.5).null_prior < 0.1
     turns = np.cumsum(np.append(0, np.diff(truth) != 0))
     rest = turns % 2 == 1
     scores[rest] = np.cos(2 * np.pi * rng.random((rest.sum(), 3)))
-    assert fit(*block_sums(scores, weight, 8), FOURIER, block=8, nobody=0.5).nobody > 0.4
+    assert fit(*block_sums(scores, weight, 8), FOURIER, block=8, null_prior=0.5).null_prior > 0.4
 
 
 def test_short_texts_have_small_blocks():
