@@ -57,9 +57,9 @@ def add(commands: Commands) -> None:
         help="index of published text (iet index): its contents are no evidence; it may grow",
     )
     limits = serve.add_argument_group("limits")
-    for name, what in _LIMITS.items():
+    for name, description in _LIMITS.items():
         kind = int if name.endswith("_bytes") or name in ("requests", "per_client", "connections") else float
-        limits.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=what)
+        limits.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=description)
     serve.set_defaults(run=_serve, check=_check)
 
 

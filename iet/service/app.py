@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
@@ -77,7 +78,7 @@ class Service:
         self.limits, self.workers = limits, workers
         self._files, self._credentials = files, credentials
         self._limiter = ConcurrencyLimiter(limits.per_client, limits.requests)
-        self._batches = set[batch.BatchBody]()
+        self._batches = weakref.WeakSet[batch.BatchBody]()
         self._pool: WorkerPool | None = None
         self._stopping = False
         self._problems = dict[str, str]()
@@ -193,21 +194,16 @@ class Service:
         headers = {**_NO_STORE, "content-length": str(len(response.body))}
         return StreamingResponse(parts(), response.status, headers, response.media_type)
 
-    async def batch_answers(self, request: Request, client: str) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of the answer to a batch."""
+    def batch_answers(self, request: Request, client: str) -> AsyncGenerator[bytes, None]:
+        """Return the lines of the answer to a batch."""
 
         async def audit(number: int, line: bytes) -> bytes:
             return (await self._do(AuditJob(line, line=number), client)).body
 
         body = batch.BatchBody(request.receive, self.limits)
         self._batches.add(body)
-        try:
-            # Other clients get their turn because no more lines than workers are audited at once.
-            async with contextlib.aclosing(batch.answers(body, audit, self.limits, self.workers)) as lines:
-                async for line in lines:
-                    yield line
-        finally:
-            self._batches.discard(body)
+        # Other clients get their turn because no more lines than workers are audited at once.
+        return batch.answers(body, audit, self.limits, self.workers)
 
     async def _do(self, job: AuditJob, client: str) -> AuditResponse:
         """Return a worker's response, or a response with the reason why no worker gave one."""

@@ -266,6 +266,38 @@ def test_documents_are_accepted_if_a_package_reads_them(service: Running, audito
         assert (reply.status, "cannot be read as .pdf" in reply.json["error"]) == (422, True)
 
 
+def test_options_in_a_query_beside_json_are_refused(service: Running) -> None:
+    claim = {"messages": [{"role": "assistant", "name": "planner", "content": "w1 w2"}]}
+    for path, body, media in (
+        ("/v1/audit", {"text": "w1"}, "application/json"),
+        ("/v1/check", claim, "application/json"),
+        ("/v1/audit/batch", b'{"text": "w1"}\n', LINES),
+    ):
+        assert service.ask(path, body, Content_Type=media).status == 200
+        for query in ("level=0.5", "level=abc", "x"):
+            reply = service.ask(f"{path}?{query}", body, Content_Type=media)
+            assert (reply.status, reply.json["error"].partition(":")[0]) == (422, "query"), path
+
+
+def test_a_trailing_slash_is_not_redirected(service: Running) -> None:
+    for path, body in (("/v1/audit/", {"text": "w1"}), ("/healthz/", None), ("/metrics/", None)):
+        reply = service.ask(path, body, Host="evil.example")
+        assert (reply.status, reply.headers.get("location")) == (404, None)
+
+
+def test_a_body_with_two_lengths_closes_the_connection(service: Running) -> None:
+    inner = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
+    head = service.head(
+        "/v1/audit", "Content-Type: application/json", "Content-Length: 17", "Transfer-Encoding: chunked"
+    )
+    with service.connect() as connection:
+        connection.sendall(head + b"2\r\n{}\r\n0\r\n\r\n" + inner)
+        received = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    assert received.startswith(b"HTTP/1.1 400")
+    assert b"content-length: got one beside transfer-encoding" in received
+    assert received.count(b"HTTP/1.1") == 1
+
+
 def test_openapi_describes_requests_and_answers(service: Running) -> None:
     described = service.ask("/openapi.json").json
     assert set(described["paths"]) == {"/v1/audit", "/v1/audit/batch", "/v1/check", "/healthz", "/metrics"}
