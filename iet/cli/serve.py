@@ -101,7 +101,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     print(harmless(f"iet: serving {path} on {address}, workers: {workers}"), file=sys.stderr, flush=True)
     server.log_to_stderr()
-    server.run(app.Service(files, tokens, request_limits, workers), listening)
+    server.run(app.AuditService(files, tokens, request_limits, workers), listening)
     return 0
 
 

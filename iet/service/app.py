@@ -62,7 +62,7 @@ _HTML_SCHEMA = {"text/html": {"schema": {"type": "string"}}}
 _NO_STORE = {"cache-control": "no-store"}
 
 
-class Service:
+class AuditService:
     """The state that the routes share.
 
     Args:
@@ -174,7 +174,8 @@ class Service:
                 raise RequestRefused(400, message, connection="close")
             if length is not None and int(length) > max_bytes:
                 raise RequestRefused(413, too_long(max_bytes, _TOO_LONG_HINT))
-            with self._limiter.slot(client):
+            with self._limiter.share(client) as add:
+                add(1)
                 yield client
 
         return Depends(admitted)
@@ -246,7 +247,7 @@ class _BatchResponse(StreamingResponse):
             await self.stream_response(send)
 
 
-def application(service: Service) -> fastapi.FastAPI:
+def application(service: AuditService) -> fastapi.FastAPI:
     """Return the application."""
     app = fastapi.FastAPI(
         title="iet serve",

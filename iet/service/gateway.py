@@ -186,34 +186,24 @@ class Gateway:
         if scope["type"] != "http" or scope["path"] in self._also:
             await self._app(scope, receive, send)
             return
-        agent, in_memory = "", 0
-
-        def hold(size: int) -> None:
-            nonlocal in_memory
-            self._memory.acquire(agent, size)
-            in_memory += size
-
         try:
-            try:
-                if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
-                    # A proxy may have read another length than this server does (RFC 9112, 6.1).
-                    message = "content-length: got one beside transfer-encoding, expected one of them"
-                    raise RequestRefused(400, message)
-                agent = self._agent(scope)
-                scope = {**scope, "state": {**scope.get("state", {}), "iet_agent": agent}}
+            agent = self._agent(scope)
+            scope = {**scope, "state": {**scope.get("state", {}), "iet_agent": agent}}
+            with self._memory.share(agent) as hold:
                 if scope["method"] not in ("GET", "HEAD"):
                     self._check_endpoint(scope)
                     body = await read_body(receive, BODY_BYTES, BODY_SECONDS, on_bytes=hold)
                     body = await self._with_agent(body, agent)
                     scope, receive = _replaced(scope, receive, body)
-            except RequestRefused as refused:
-                await _answer(send, refused)
-                return
-            await self._app(scope, receive, send)
-        finally:
-            self._memory.release(agent, in_memory)
+                await self._app(scope, receive, send)
+        except RequestRefused as refused:
+            await _answer(send, refused)
 
     def _agent(self, scope: Any) -> str:
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+            # A proxy may have read another length than this server does (RFC 9112, 6.1).
+            message = "content-length: got one beside transfer-encoding, expected one of them"
+            raise RequestRefused(400, message)
         try:
             agent = self._keys.name_of(bearer(scope["headers"]))
         except (IetError, OSError):

@@ -86,36 +86,32 @@ class ConcurrencyLimiter:
         """Amount that all clients use now."""
         return self._in_use.total()
 
-    def acquire(self, client: str, amount: int = 1) -> None:
-        """Count an amount as used by the client.
-
-        Raises:
-            RequestRefused: 429 or 503, a limit would be exceeded; nothing is counted then.
-        """
-        used = self._in_use[client]
-        if used + amount > self._per_client:
-            message = f"{client or 'client'}: {used:,} {self._unit} at once, expected at most that"
-            raise RequestRefused(429, message, retry_after="1")
-        if self.in_use + amount > self._total:
-            raise RequestRefused(
-                503, f"the service is at work on {self.in_use:,} {self._unit}", retry_after="1"
-            )
-        self._in_use[client] += amount
-
-    def release(self, client: str, amount: int = 1) -> None:
-        """Give back an amount that was acquired."""
-        self._in_use[client] -= amount
-        if not self._in_use[client]:
-            del self._in_use[client]
-
     @contextlib.contextmanager
-    def slot(self, client: str) -> Iterator[None]:
-        """Count one request of the client while the block runs; raises as `acquire`."""
-        self.acquire(client)
+    def share(self, client: str) -> Iterator[Callable[[int], None]]:
+        """Yield a function that counts an amount for the client until the block ends.
+
+        The function raises RequestRefused (429 or 503), and counts nothing, if a limit would be exceeded.
+        """
+        own_amount = 0
+
+        def add(amount: int) -> None:
+            nonlocal own_amount
+            used = self._in_use[client]
+            if used + amount > self._per_client:
+                message = f"{client or 'client'}: {used:,} {self._unit} at once, expected at most that"
+                raise RequestRefused(429, message, retry_after="1")
+            if self.in_use + amount > self._total:
+                message = f"the service is at work on {self.in_use:,} {self._unit}"
+                raise RequestRefused(503, message, retry_after="1")
+            self._in_use[client] += amount
+            own_amount += amount
+
         try:
-            yield
+            yield add
         finally:
-            self.release(client)
+            self._in_use[client] -= own_amount
+            if not self._in_use[client]:
+                del self._in_use[client]
 
 
 async def read_body(

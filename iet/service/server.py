@@ -13,7 +13,7 @@ import uvicorn
 
 from iet.errors import InputError, check_number
 from iet.service.access_log import AccessLog
-from iet.service.app import Service, application
+from iet.service.app import AuditService, application
 
 GRACE_SECONDS = 5.0
 """Added to the time of an audit, for answers to be sent between SIGTERM and the end."""
@@ -58,7 +58,7 @@ def listen(host: str, port: int, *, loopback: bool) -> socket.socket:
         ) from None
 
 
-def run(service: Service, listening: socket.socket) -> None:
+def run(service: AuditService, listening: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT. Then new requests are refused, and those in progress are finished.
 
     Args:
@@ -79,13 +79,13 @@ def run(service: Service, listening: socket.socket) -> None:
         timeout_graceful_shutdown=round(limits.seconds + limits.wait + GRACE_SECONDS),
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
     )
-    _Server(config, service).run(sockets=[listening])
+    _UvicornServer(config, service).run(sockets=[listening])
 
 
-class _Server(uvicorn.Server):
+class _UvicornServer(uvicorn.Server):
     """A server that stops the service before it waits for its requests, and ends with exit code 0."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: AuditService) -> None:
         super().__init__(config)
         self._service = service
 

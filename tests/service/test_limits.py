@@ -15,22 +15,23 @@ from iet.service.limits import ConcurrencyLimiter, Limits, RequestRefused
 from tests.support.service import Client, on_a_port
 from tests.support.waiting import wait_until
 
-from iet.service.app import Service, application  # isort: skip - needs the extra, like tests.support.service
+from iet.service.app import AuditService, application  # isort: skip - needs the extra, like tests.support.service
 
 
-def test_slots_are_counted_for_each_client_and_for_all() -> None:
+def test_amounts_are_counted_for_each_client_and_for_all() -> None:
     limiter = ConcurrencyLimiter(per_client=2, total=3)
     with contextlib.ExitStack() as stack:
         for client in ("alice", "alice", "bob"):
-            stack.enter_context(limiter.slot(client))
+            stack.enter_context(limiter.share(client))(1)
         assert limiter.in_use == 3
         for client, status in (("alice", 429), ("bob", 503), ("carol", 503)):
-            with pytest.raises(RequestRefused) as refused, limiter.slot(client):
-                pass
+            with pytest.raises(RequestRefused) as refused, limiter.share(client) as add:
+                add(1)
             assert refused.value.status == status
             assert refused.value.headers == {"retry-after": "1"}
     assert limiter.in_use == 0
-    with pytest.raises(KeyError), limiter.slot("alice"):
+    with contextlib.suppress(KeyError), limiter.share("alice") as add:
+        add(2)
         raise KeyError
     assert limiter.in_use == 0
 
@@ -54,7 +55,7 @@ class InstantPool:
 
 
 def test_a_request_counts_until_its_answer_is_read() -> None:
-    service = Service(AuditFiles(pathlib.Path("unused")), None, Limits(), workers=1)
+    service = AuditService(AuditFiles(pathlib.Path("unused")), None, Limits(), workers=1)
     service._pool = InstantPool()  # type: ignore[assignment]
 
     with on_a_port(application(service)) as port:
