@@ -1,4 +1,4 @@
-"""`iet report`: audit texts, and write pages, pictures and signed files, of several with an index."""
+"""`iet report`: audit texts, and write pages, plots and signed files, or a folder of pages with an index."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from iet.errors import BackendUnavailable, InputError
 from iet.marks.files import shown_path, write_file
 
 _FORMS = (".html", ".prov.json", ".dsse.json", ".json", ".dot", ".svg", ".png", ".pdf")
-"""Ends of the files that `iet report` writes; the first that fits is meant."""
+"""Suffixes of the files that `iet report` writes; the first that fits is used."""
 
 
 def add(commands: Commands) -> None:
     """Add `iet report`."""
-    report = commands.add_parser("report", help="audit texts, and write pages, pictures, signed files")
+    report = commands.add_parser("report", help="audit texts, and write pages, plots, signed files")
     report.add_argument(
         "files",
         nargs="+",
         metavar="FILE",
-        help="UTF-8 text, or - for standard input; or several, folders and patterns, into a folder (-o OUT/)",
+        help="UTF-8 text, or - for standard input; several texts, folders and patterns with -o OUT/",
     )
     report.add_argument(
         "-o",
@@ -52,7 +52,7 @@ def add(commands: Commands) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    # Refuse what can be refused at once before the work that takes time.
+    # Check all arguments before the work that takes time.
     refuse_uris([*arguments.files, *arguments.output])
     file, forms = arguments.files[0], {}
     if _are_many(arguments):
@@ -61,16 +61,16 @@ def _report(arguments: argparse.Namespace) -> int:
         form = next((form for form in _FORMS if path.name.endswith(form)), None)
         if form is None:
             raise InputError(
-                f"{path}: got a name that ends otherwise, expected one of {', '.join(_FORMS)}, or {path}/ for"
-                " a folder with an index"
+                f"{path}: got an unknown suffix, expected one of {', '.join(_FORMS)}, or {path}/ for a folder"
+                " with an index"
             )
         if not path.parent.is_dir():
-            raise InputError(f"{path}: got a folder that is not there, expected one that is")
+            raise InputError(f"{path}: its folder does not exist, expected an existing one")
         forms[path] = form
     if (arguments.sign is None) == (".dsse.json" in forms.values()):
         raise InputError("--sign: got one without the other, expected a key and an output *.dsse.json")
     if arguments.public and arguments.sign is None:
-        raise InputError("--public: got one without the key of --sign that it belongs to")
+        raise InputError("--public: got one without --sign, expected the key that it belongs to")
     if arguments.sign is not None:
         from iet.report import sign
 
@@ -83,29 +83,29 @@ def _report(arguments: argparse.Namespace) -> int:
     text, parts = read(arguments, file)
     with auditing():
         auditor = auditor_of(arguments, registry)
-        found = auditor.audit(text, **parts)
+        report = auditor.audit(text, **parts)
         texts: dict[str, Callable[[], str]] = {
-            ".html": lambda: found.to_html(about=[name, _read_with(auditor)]),
-            ".prov.json": found.to_prov,
-            ".json": lambda: found.to_json(text=not arguments.no_text),
-            ".dot": found.transitions.to_dot,
+            ".html": lambda: report.to_html(about=[name, _provenance(auditor)]),
+            ".prov.json": report.to_prov,
+            ".json": lambda: report.to_json(text=not arguments.no_text),
+            ".dot": report.transitions.to_dot,
         }
         made = {}
         for path, form in forms.items():
             if form in texts:
                 made[path] = texts[form]().encode() + b"\n"
             elif form == ".dsse.json":
-                made[path] = sign.sign(found, signers, name=name)
+                made[path] = sign.sign(report, signers, name=name)
             else:
-                made[path] = _picture(found, form)
-    for path, data in made.items():  # all of them or, where one cannot be made, none
+                made[path] = _plot(report, form)
+    for path, data in made.items():  # written only if all forms could be made
         write_file(path, data)
     print("\n".join(map(str, made)))
     return 0
 
 
 def _are_many(arguments: argparse.Namespace) -> bool:
-    """Tell whether pages of several texts are asked for: by the texts, or a folder for the output."""
+    """Return whether several texts, or a folder for the output, are asked for."""
     file, out = arguments.files[0], arguments.output[0]
     return (
         len(arguments.files) > 1
@@ -119,22 +119,22 @@ def _are_many(arguments: argparse.Namespace) -> bool:
 def _report_many(arguments: argparse.Namespace) -> int:
     out, more = pathlib.Path(arguments.output[0]), arguments.output[1:]
     form = next((form for form in _FORMS if out.name.endswith(form)), None)
-    one = [arguments.sign, arguments.public or None, arguments.name, arguments.span, arguments.skip]
-    one += [arguments.messages or None, arguments.no_text or None]
-    if more or form or any(option is not None for option in one) or "-" in arguments.files:
+    for_one_text = [arguments.sign, arguments.public or None, arguments.name, arguments.span, arguments.skip]
+    for_one_text += [arguments.messages or None, arguments.no_text or None]
+    if more or form or any(option is not None for option in for_one_text) or "-" in arguments.files:
         raise InputError(
-            "report: got several texts, or a folder for the output, with what goes with one (a file or more"
-            " as output, --sign, --name, --span, --skip, --messages, --no-text, -), expected one folder:"
+            "report: got several texts, or a folder for the output, with options for one text (files as"
+            " output, --sign, --name, --span, --skip, --messages, --no-text, -), expected one folder:"
             " -o OUT/"
         )
     try:
-        there = sorted(name for name in os.listdir(out) if not name.startswith("."))
+        names = sorted(name for name in os.listdir(out) if not name.startswith("."))
     except FileNotFoundError:
-        there = []
+        names = []
     except OSError as error:
         raise InputError(f"{out}: cannot be read ({error.strerror}), expected an empty folder") from None
-    if there:
-        raise InputError(f"{out}: got a folder with {there[:3]}, expected an empty one")
+    if names:
+        raise InputError(f"{out}: got a folder with {names[:3]}, expected an empty one")
     auditor = auditor_of(arguments, keys_of(arguments))
     text_of = functools.partial(read_text, encoding=arguments.encoding, maximum=arguments.max_text)
     with auditing():
@@ -142,8 +142,8 @@ def _report_many(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read_with(auditor: Any) -> str:
-    """Return the line of a page that says when and with which registry a text was read."""
+def _provenance(auditor: Any) -> str:
+    """Return a line of a page with the time and the registry of the audit."""
     when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return f"read {when} with {', '.join(auditor.registry_names)}"
 
@@ -151,17 +151,17 @@ def _read_with(auditor: Any) -> str:
 def _write_many(files: Sequence[str], out: pathlib.Path, auditor: Any, read: Callable[[str], str]) -> int:
     """Write index.html, documents.csv and a page for each text into a folder.
 
-    Returns:
-        The exit code: 3 where no text could be read.
-
     Args:
-        files: texts, folders of them, patterns.
-        out: the folder, which is empty, or made if it is missing.
-        auditor: who audits.
-        read: returns the text of a file, or raises an InputError, which becomes the row of that file.
+        files: texts, folders of texts, patterns.
+        out: an empty folder, which is made if it is missing.
+        auditor: an `iet.Auditor`.
+        read: returns the text of a file, or raises an InputError, which is shown in the row of that file.
+
+    Returns:
+        The exit code: 3 if no text could be read.
 
     Raises:
-        InputError: nothing is there to read, or a file is no text, or the folder cannot be made.
+        InputError: there are no texts, a file is a table, or the folder cannot be made.
     """
     from iet.bulk.sources import expand, told_of
     from iet.report.index import Row, as_csv, index
@@ -172,7 +172,7 @@ def _write_many(files: Sequence[str], out: pathlib.Path, auditor: Any, read: Cal
             raise InputError(
                 f"{source.name}: got a table, expected texts; iet audit reads it: -o OUT/ --pages"
             )
-    rows, about = list[Row](), [_read_with(auditor)]
+    rows, about = list[Row](), [_provenance(auditor)]
     with _folder_of_pages(out) as pages:
         for number, source in enumerate(sources, 1):
             try:
@@ -201,26 +201,26 @@ def _write_many(files: Sequence[str], out: pathlib.Path, auditor: Any, read: Cal
 
 @contextlib.contextmanager
 def _folder_of_pages(out: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Make a hidden folder in `out` that is `pages` once all of it is written, and gone if that fails.
+    """Make a hidden folder in `out`, and rename it to `pages` if the block succeeds; else remove it.
 
-    So an interrupted command can be given again: what a killed one left is hidden, and swept.
+    An interrupted command can be repeated: the next one removes the hidden folder of a killed one.
     """
-    making = out / ".pages-unfinished"
-    shutil.rmtree(making, ignore_errors=True)
+    unfinished = out / ".pages-unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        making.mkdir(parents=True)
+        unfinished.mkdir(parents=True)
     except OSError as error:
         raise InputError(f"{out}: cannot be made ({error.strerror})") from None
     try:
-        yield making
-        making.rename(out / "pages")
+        yield unfinished
+        unfinished.rename(out / "pages")
     except BaseException:
-        shutil.rmtree(making, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
         raise
 
 
 def _need_matplotlib() -> None:
-    """Raise BackendUnavailable where matplotlib is missing, and let it draw without a screen."""
+    """Let matplotlib draw without a screen. Raises BackendUnavailable if it is missing."""
     try:
         import matplotlib
     except ImportError as error:
@@ -228,8 +228,8 @@ def _need_matplotlib() -> None:
     matplotlib.use("Agg")
 
 
-def _picture(report: Any, form: str) -> bytes:
-    """Return the plot of a report as a file that ends in `form`."""
-    drawn = io.BytesIO()
-    report.plot().figure.savefig(drawn, format=form[1:], dpi=150)
-    return drawn.getvalue()
+def _plot(report: Any, suffix: str) -> bytes:
+    """Return the plot of a report as the bytes of a file with this suffix."""
+    file = io.BytesIO()
+    report.plot().figure.savefig(file, format=suffix[1:], dpi=150)
+    return file.getvalue()

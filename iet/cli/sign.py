@@ -1,4 +1,4 @@
-"""`iet sign`: add signatures to a signed report, and the options of whoever signs."""
+"""`iet sign`: add signatures to a signed report; and the options for signing keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from iet.marks.files import write_file
 
 def add(commands: Commands) -> None:
     """Add `iet sign`."""
-    sign = commands.add_parser("sign", help="add signatures to a signed report, as a second auditor does")
+    sign = commands.add_parser("sign", help="add signatures to a signed report")
     sign.add_argument("file", type=pathlib.Path, help="the signed report (*.dsse.json)")
     add_signing(sign, "--key", required=True)
     sign.add_argument(
@@ -26,39 +26,39 @@ def add(commands: Commands) -> None:
 
 
 def add_signing(parser: argparse.ArgumentParser, name: str, *, required: bool = False) -> None:
-    """Add the options that say which keys sign, the first of them under a name of the command's own."""
+    """Add the options for signing keys: private keys under `name`, and --public."""
     parser.add_argument(
         name,
         action="append",
         dest="sign",
         required=required,
         metavar="KEY",
-        help="private key in PEM (openssl genpkey -algorithm ed25519), or URI of one elsewhere"
-        " (hsm:, awskms:, gcpkms:, azurekms:, hv:), which goes with --public; may be repeated",
+        help="private key in PEM (openssl genpkey -algorithm ed25519), or its URI (hsm:, awskms:, gcpkms:,"
+        " azurekms:, hv:) together with --public; may be repeated",
     )
     parser.add_argument(
         "--public",
         action="append",
         default=[],
         metavar="PUBLIC.pem",
-        help="the public key of a URI; one for each, in their order",
+        help="public key of a URI; one for each URI, in the same order",
     )
 
 
 def signers_of(arguments: argparse.Namespace) -> list[Any]:
-    """Return what signs."""
+    """Return the signers of the options."""
     from iet.report.sign import load_signers
 
     return load_signers(arguments.sign, public=arguments.public, secrets=_secret)
 
 
 def _secret(name: str) -> str:
-    """Return a secret that a signer asks for. It is no option: others on the machine can read those."""
+    """Return a secret of a signer. It is no option, because other users of the machine can read options."""
     variable = f"IET_SIGNING_{name.upper()}"
     if variable in os.environ:
         return os.environ[variable]
     if sys.stdin is None or not sys.stdin.isatty():
-        raise InputError(f"{name}: got none, expected it in ${variable}, or a terminal to ask for it")
+        raise InputError(f"{name}: got none, expected it in ${variable}, or a terminal to type it")
     return getpass.getpass(f"{name} of the key that signs: ")
 
 

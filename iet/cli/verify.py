@@ -1,4 +1,4 @@
-"""`iet verify`: check a signed report, and what it speaks of."""
+"""`iet verify`: verify a signed report, and compare it with a text, a registry or a key."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def add(commands: Commands) -> None:
     verify.add_argument(
         "--messages",
         action="store_true",
-        help="the text is the record of a conversation, and was read by iet report --messages",
+        help="the text is the record of a conversation, read by iet report --messages",
     )
     verify.add_argument(
         "--opening",
@@ -58,7 +58,7 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
 
 
 def _text_of(path: pathlib.Path, encoding: str | None, messages: bool) -> str | bytes:
-    """Return the text of a file as `iet report` reads it, which is what it signs; of no text the bytes."""
+    """Return the text of a file as `iet report` reads and signs it, or its bytes if it is no text."""
     from iet.audit.documents import check_encoding, text_of
     from iet.cli.reading import conversation_in
 
@@ -69,7 +69,7 @@ def _text_of(path: pathlib.Path, encoding: str | None, messages: bool) -> str | 
     except InputError as error:
         if encoding is not None or messages:
             raise InputError(f"{path}: {error}") from None
-        return data  # which nobody signed
+        return data  # no signed report has this digest
     return conversation_in(text, str(path)).text if messages else text
 
 
@@ -102,22 +102,21 @@ def _verify(arguments: argparse.Namespace) -> int:
         print(json.dumps(verified.statement, indent=1))
         return 0
     report, subject = verified.report, verified.statement["subject"][0]
-    found = [name for name, log_p in report["evidence"].items() if log_p <= math.log(report["level"])]
+    agents = [name for name, log_p in report["evidence"].items() if log_p <= math.log(report["level"])]
     checked = [] if text is None else ["text"]
     if registry is not None and registry.digest == report["registry_digest"]:
         checked.append("registry")
     if opening is not None:
         checked.append("opening")
-    if (
-        registry is not None and "registry" not in checked
-    ):  # an export: `check` looked for the opened key alone
+    if registry is not None and "registry" not in checked:
+        # The registry is an export: `check` compared only the opened key.
         checked[-1] += f", and its key with {shown_path(arguments.registry)}"
     lines = (
         f"verified: signed by {' and '.join(verified.key_ids)}, {verified.audited}\n"
         f"text {subject['name']!r}, sha256 {subject['digest']['sha256']}\n"
         f"registry {report['registry_digest']}\n"
         f"decoder {report['decoder']['name']}, level {report['level']:g}\n"
-        f"agents found: {', '.join(found) or 'none'}; {report['coverage']:.0%} attributed\n"
+        f"agents found: {', '.join(agents) or 'none'}; {report['coverage']:.0%} attributed\n"
         f"compared with it: {', '.join(checked) or 'nothing (--text, -r, --opening)'}"
     )
     say(lines)

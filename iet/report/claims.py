@@ -63,8 +63,8 @@ class CheckedPiece:
         session: id of the session whose key marked it, if it is found at the level for all agents, sessions
             and pieces together; None elsewhere, also if the agent's own key marked it.
         reason: why it was skipped; None if it was checked.
-        nearest: the registered name that is most similar to an unknown name; None if there is none, or the
-            name is known.
+        nearest: the registered name that is most similar to an unknown name; None if no name is similar, or
+            the name is registered.
     """
 
     index: int
@@ -85,7 +85,7 @@ class CheckedPiece:
 
     @property
     def note(self) -> str:
-        """What the numbers of the piece do not say, in words."""
+        """Information beyond the numbers of the piece, in words."""
         notes = []
         if self.reason is not None:
             notes.append(harmless(self.reason))

@@ -92,7 +92,7 @@ def page(report: Report, about: Sequence[str] = ()) -> str:
         about: lines at the top of the page: the name of the text, which is in the title too, and the time and
             registry of the audit.
     """
-    shown, parts, lines = agents(report), segments(report), [harmless(line) for line in about]
+    listed, parts, lines = agents(report), segments(report), [harmless(line) for line in about]
     return _TEMPLATES.get_template("page.html").render(
         policy=Markup(policy(FIRST, SCRIPT)),
         first=Markup(FIRST),
@@ -109,7 +109,7 @@ def page(report: Report, about: Sequence[str] = ()) -> str:
         has_text=report.text is not None,
         segments=parts,
         segment_columns=segment_columns(report),
-        agents=shown,
+        agents=listed,
         agent_columns=PLAIN_AGENT_COLUMNS,
         figure_columns=AGENT_COLUMNS,
         agents_legend=[agents_legend(report)] if report.evidence else [],
@@ -121,7 +121,7 @@ def page(report: Report, about: Sequence[str] = ()) -> str:
             "doubts": doubts(report),
             "curves": curves(report),
             "graph": graph(report),
-            "agents": [{"name": agent.name, "colour": agent.colour} for agent in shown],
+            "agents": [{"name": agent.name, "colour": agent.colour} for agent in listed],
             "segments": [
                 {"agent": part.agent, "title": part.title, "start": part.start, "end": part.end}
                 for part in parts

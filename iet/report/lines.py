@@ -57,20 +57,20 @@ def table(
     filled = [k for k in range(len(rows[0])) if any(row[k] for row in rows[1:])]
     if not filled:
         return [[] for _ in rows]
-    shown = [[harmless(row[k]) for k in filled] for row in rows]
-    widths = [max(cells(row[k]) for row in shown) for k in range(len(filled))]
+    printable = [[harmless(row[k]) for k in filled] for row in rows]
+    widths = [max(cells(row[k]) for row in printable) for k in range(len(filled))]
     excess = sum(widths) + 2 * (len(filled) - 1) - (width or math.inf)
     if excess > 0 and wraps in filled:
         flexible = filled.index(wraps)
-        longest = max(cells(word) for row in shown for word in row[flexible].split())
+        longest = max(cells(word) for row in printable for word in row[flexible].split())
         if widths[flexible] - excess >= max(longest, _NARROWEST):
             widths[flexible] -= int(excess)
             excess = 0
     if excess > 0:
         title = filled.index(wraps) if wraps in filled else 0
-        return [[], *(_paragraph(shown[0], row, title, width) for row in shown[1:])]
+        return [[], *(_paragraph(printable[0], row, title, width) for row in printable[1:])]
     laid_out = []
-    for row in shown:
+    for row in printable:
         columns = [wrapped(cell, size) for cell, size in zip(row, widths, strict=True)]
         laid_out.append(
             [

@@ -40,11 +40,11 @@ def plot(report: Report, axes: Axes | None = None) -> Axes:
     if trace is None or not len(trace.scores):
         raise InputError("report: got one without scores along the text, expected the result of an audit")
     drawn: Axes = plt.subplots(figsize=(9, 2.8), layout="constrained")[1] if axes is None else axes
-    shown = columns(report, trace)
-    agents = [trace.agents[column] for column in shown]
+    drawn_columns = columns(report, trace)
+    agents = [trace.agents[column] for column in drawn_columns]
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(agents)}
     curves = []
-    for i, (name, column) in enumerate(zip(agents, shown, strict=True)):
+    for i, (name, column) in enumerate(zip(agents, drawn_columns, strict=True)):
         line = LINES[i % len(LINES)]
         curves += drawn.plot(
             trace.centres, trace.scores[:, column], color=colours[name], ls=line, lw=1.2, label=name

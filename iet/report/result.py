@@ -114,7 +114,7 @@ class AuditResult:
         """int64 [S]: `best_guess` of the segments, -1 if that agent is not found in the document.
 
         Without evidence in the whole document the guess is only the nearest key by chance, and naming it
-        would accuse its agent (see `Report.told`).
+        would accuse its agent (see `Report.redact_guesses`).
         """
         guess, agent = self.segments["best_guess"], self.segments["agent"]
         assert guess is not None

@@ -93,12 +93,12 @@ def emit(events: Iterable[Mapping[str, Any]], logger: Any = None) -> int:
 
 def _explanation(report: Report, segment: Segment) -> str:
     start, end = extent(segment)
-    where = f"{'tokens' if report.text is None else 'characters'} {start} to {end}"
+    span = f"{'tokens' if report.text is None else 'characters'} {start} to {end}"
     error = "" if segment.error is None else f"error {segment.error:.2g}, "
     evidence = f"{error}p alone {p_value(segment.log_p)}"
     if segment.agent is None:
         guess = "" if segment.best_guess is None else f"; best guess {segment.best_guess}"
         if segment.quoted:
-            return f"{where} are quoted: {segment.published:.0%} of it was published before ({evidence})"
-        return f"{where} are unattributed at level {report.level:g}{guess} ({evidence})"
-    return f"{segment.agent} wrote in {where} ({evidence})"
+            return f"{span} are quoted: {segment.published:.0%} of it was published before ({evidence})"
+        return f"{span} are unattributed at level {report.level:g}{guess} ({evidence})"
+    return f"{segment.agent} wrote in {span} ({evidence})"

@@ -80,7 +80,7 @@ def show(report: Report, file: TextIO | None = None) -> None:
     if console.color_system is not None and report.trace is not None and report.trace.posterior is not None:
         note = f"dim text: the posterior of its agent is below {_BRIGHT:g}"
         above[-1:-1] = _wrapped([note] if report.text is not None else [], width, "dim")
-    with console.capture() as shown:
+    with console.capture() as output:
         for line in above:
             console.print(Text(line.text, line.style), soft_wrap=True)  # lines are wrapped already
         if report.text is not None:
@@ -88,7 +88,7 @@ def show(report: Report, file: TextIO | None = None) -> None:
             console.print()
         for line in below:
             console.print(Text(line.text, line.style), soft_wrap=True)
-    file.write(shown.get())  # if the reader of a pipe is gone, rich itself would exit with 1
+    file.write(output.get())  # if the reader of a pipe is gone, rich itself would exit with 1
 
 
 def _encodes(file: TextIO) -> bool:
@@ -133,11 +133,11 @@ def _below(report: Report, width: int | None) -> Iterator[_Line]:
 
 def _curves(report: Report, drawn: dict[str, Any], width: int | None) -> Iterator[_Line]:
     """Yield f(t, a) of the agents that occur as bars along the text, the margin, and the segments' starts."""
-    colours, shown = styles(report), agents(report)
-    named = [(shown[place].name, values) for place, values in drawn["scores"]]
-    whole = min(width or 100, 100)
-    label = min(max(cells(name) for name, _ in [*named, ("margin", [])]), 20, whole // 2)
-    stride = -(-len(drawn["positions"]) // (whole - label - 1))
+    colours, listed = styles(report), agents(report)
+    named = [(listed[index].name, values) for index, values in drawn["scores"]]
+    cells_of_line = min(width or 100, 100)
+    label = min(max(cells(name) for name, _ in [*named, ("margin", [])]), 20, cells_of_line // 2)
+    stride = -(-len(drawn["positions"]) // (cells_of_line - label - 1))
     highest = drawn["high"] or 1.0
     title = f"f(t, a), the mean score of a window, along the text under each agent's key, up to {highest:.2f}"
     yield from _wrapped([title], width)
@@ -211,13 +211,13 @@ def styles(report: Report) -> dict[str | None, str]:
 def _row(number: int, segment: Segment) -> tuple[str, ...]:
     chars = "" if segment.char_start is None else f"{segment.char_start}-{segment.char_end}"
     tokens = "" if segment.start is None else f"{segment.start}-{segment.end}"
-    within = "" if segment.start_interval is None else "{}-{}".format(*segment.start_interval)
+    interval = "" if segment.start_interval is None else "{}-{}".format(*segment.start_interval)
     guess = f" (perhaps {segment.best_guess})" if segment.best_guess and is_likely(segment) else ""
     agent = segment.called + ("" if segment.agent is not None or segment.quoted else guess)
     share = share_words(segment).removeprefix("about ")
     error = "" if segment.error is None else small(segment.error)
     figures = ("", "", "") if segment.left_out else (share, error, p_value(segment.log_p))
-    return str(number), chars, tokens, agent, *figures, within
+    return str(number), chars, tokens, agent, *figures, interval
 
 
 def comparison(report: Report, truth: Sequence[Span], file: TextIO | None = None) -> None:

@@ -129,8 +129,8 @@ def writers(report: Report) -> list[str]:
 def _ordered(report: Report) -> list[str]:
     """Return the writers, then all other agents by increasing p-value."""
     wrote = writers(report)
-    others = [name for name in report.evidence if name not in wrote]
-    return [*wrote, *sorted(others, key=lambda name: report.evidence[name])]
+    silent = [name for name in report.evidence if name not in wrote]
+    return [*wrote, *sorted(silent, key=lambda name: report.evidence[name])]
 
 
 def _indices(report: Report) -> dict[str, int]:
@@ -157,7 +157,7 @@ def agents(report: Report) -> list[ShownAgent]:
     """Return the agents that occur in the text, and others by increasing p-value up to `AGENTS` in all."""
     shares, detected = shares_of(report), set(report.found)
     counts = collections.Counter(segment.agent for segment in report.segments)
-    shown = []
+    listed = []
     for i, name in enumerate(_ordered(report)[: max(len(writers(report)), AGENTS)]):
         share, row, plain = shares.get(name, 0.0), None, None
         if name in report.evidence:
@@ -165,8 +165,8 @@ def agents(report: Report) -> list[ShownAgent]:
             head, tail = [name, "yes" if name in detected else "no"], [str(counts[name]), f"{share:.1%}"]
             row = [*head, p_value(log_p), "" if strength is None else f"{strength:.2f}", *tail]
             plain = [*head, odds(math.exp(log_p)), *tail]
-        shown.append(ShownAgent(i, name, *style_of(i), share, row, plain))
-    return shown
+        listed.append(ShownAgent(i, name, *style_of(i), share, row, plain))
+    return listed
 
 
 def agents_note(report: Report) -> list[str]:
@@ -201,9 +201,9 @@ def _segment(
 ) -> ShownSegment:
     segment = report.redact_guesses(segment)
     start, end = extent(segment)
-    within, where = _paragraph_numbers(text, start, end, paragraphs), _range((start, end))
-    facts = [("paragraphs", within), ("tokens" if report.text is None else "characters", where)]
-    numbers, row = [], [within, where, "", ""]
+    numbered, position = _paragraph_numbers(text, start, end, paragraphs), _range((start, end))
+    facts = [("paragraphs", numbered), ("tokens" if report.text is None else "characters", position)]
+    numbers, row = [], [numbered, position, "", ""]
     if report.text is not None and segment.start is not None and segment.end is not None:
         numbers.append(("tokens", _range((segment.start, segment.end))))
     if not segment.left_out:
@@ -400,8 +400,8 @@ def curves(report: Report) -> dict[str, Any] | None:
 def columns(report: Report, trace: Trace) -> Sequence[int]:
     """Return the columns of `trace.scores` that are drawn: agents that occur, else the three likeliest."""
     wrote = writers(report)
-    shown = [name for name in wrote or _ordered(report)[:AGENTS] if name in trace.agents]
-    return [trace.agents.index(name) for name in (shown if wrote else shown[:3])]
+    drawn = [name for name in wrote or _ordered(report)[:AGENTS] if name in trace.agents]
+    return [trace.agents.index(name) for name in (drawn if wrote else drawn[:3])]
 
 
 def _means(values: NDArray[Any], stride: int) -> Float64s:

@@ -28,15 +28,15 @@ def verdict(report: Report) -> str:
         return f"Every token given to one of {len(report.agents)} agents (forced choice)"
     if not report.found:
         quoted = (report.published or 0) / max(1, (report.published or 0) + report.scored)
-        known = f"; {quoted:.0%} of it was published before" if quoted >= 0.5 else ""
-        return f"No registered agent was found in this text{known}"
+        origin = f"; {quoted:.0%} of it was published before" if quoted >= 0.5 else ""
+        return f"No registered agent was found in this text{origin}"
     more = len(report.found) - 6
     names = ", ".join(report.found[:6]) + (f" and {more} more" if more > 0 else "")
     return f"{names} wrote in this text; {report.coverage:.0%} of it is attributed"
 
 
 def headline(report: Report) -> list[str]:
-    """Return how much was read, with which decoder, keys and model."""
+    """Return how much was read, and the decoder, keys and model."""
     count, several = len(report.segments), len(report.profiles) > 1
     size = f"{len(report.text):,} characters, " if report.text is not None else ""
     choice = f"{report.coverage:.0%} attributed at level {report.level:g}"

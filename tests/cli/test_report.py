@@ -108,8 +108,8 @@ def test_what_report_and_verify_refuse_before_any_work(
     start = ["report", text, "-r", team]
     good = str(tmp_path / "r.html")
     for arguments, what in (
-        (["-o", good, "-o", "r.docx"], "r.docx: got a name that ends otherwise, expected one of .html"),
-        (["-o", good, "-o", str(tmp_path / "none" / "r.html")], "got a folder that is not there"),
+        (["-o", good, "-o", "r.docx"], "r.docx: got an unknown suffix, expected one of .html"),
+        (["-o", good, "-o", str(tmp_path / "none" / "r.html")], "its folder does not exist"),
         (["-o", good, "--sign", private], "--sign: got one without the other"),
         (["-o", good, "-o", str(tmp_path / "r.dsse.json")], "--sign: got one without the other"),
         (

@@ -108,7 +108,7 @@ def test_what_does_not_go_together_is_refused(
     report, page = str(tmp_path / "r.dsse.json"), str(tmp_path / "r.html")
     start = ["report", text, "-r", team]
     for arguments, what in (
-        ([*start, "-o", page, "--public", public], "--public: got one without the key of --sign"),
+        ([*start, "-o", page, "--public", public], "--public: got one without --sign"),
         (
             [*start, "-o", report, "--sign", private, "--public", public],
             "public: got 1 public keys, expected 0",

@@ -181,8 +181,8 @@ def _scheme(key: object) -> str | None:
     if match is None:
         return None
     if match[1] not in SIGNER_FOR_URI_SCHEME:
-        known = ", ".join(f"{name}:" for name in SIGNER_FOR_URI_SCHEME if name not in _REFUSED)
-        raise InputError(f"signing key: got a URI {match[1]}:…, expected a path, or one of {known}")
+        schemes = ", ".join(f"{name}:" for name in SIGNER_FOR_URI_SCHEME if name not in _REFUSED)
+        raise InputError(f"signing key: got a URI {match[1]}:…, expected a path, or one of {schemes}")
     return match[1]
 
 

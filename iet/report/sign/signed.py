@@ -45,7 +45,7 @@ class Verified:
 
     Attributes:
         statement: the in-toto Statement.
-        key_ids: ids of the trusted keys that signed it, in the order in which they were passed.
+        key_ids: ids of the trusted keys that signed it, in the order of the argument.
     """
 
     statement: Mapping[str, Any]
