@@ -45,7 +45,7 @@ def missing(engine: str) -> str | None:
 def detector(engine: str) -> Any:
     """Import the module of an engine's detector, and leave `sys.modules` as it was."""
     name = _DETECTORS[engine]
-    before = {key: sys.modules.pop(key) for key in list(sys.modules) if key.split(".")[0] == engine}
+    replaced = {key: sys.modules.pop(key) for key in list(sys.modules) if key.split(".")[0] == engine}
     try:
         packages: set[str] = set()
         for part in (*_EMPTY[engine], name):
@@ -61,15 +61,15 @@ def detector(engine: str) -> Any:
     finally:
         for key in [key for key in sys.modules if key.split(".")[0] == engine]:
             del sys.modules[key]
-        sys.modules.update(before)
+        sys.modules.update(replaced)
 
 
 def definitions(path: pathlib.Path, names: Sequence[str], namespace: dict[str, Any]) -> dict[str, Any]:
     """Define some functions of a source file in a namespace, without the imports of the rest; return it."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = [node for node in tree.body if getattr(node, "name", None) in names]
-    if len(found) != len(names):
-        raise InputError(f"{path}: expected definitions of {', '.join(names)}, got {len(found)} of them")
+    nodes = [node for node in tree.body if getattr(node, "name", None) in names]
+    if len(nodes) != len(names):
+        raise InputError(f"{path}: expected definitions of {', '.join(names)}, got {len(nodes)} of them")
     future = ast.parse("from __future__ import annotations").body
-    exec(compile(ast.Module([*future, *found], []), str(path), "exec"), namespace)
+    exec(compile(ast.Module([*future, *nodes], []), str(path), "exec"), namespace)
     return namespace

@@ -69,15 +69,15 @@ def shortened(svg: str) -> str:
 
 def _ungrouped(svg: str) -> str:
     """Return a figure without groups that have no more than a name, which nothing refers to."""
-    kept: list[bool] = []
+    open_groups: list[bool] = []
 
-    def group(found: re.Match[str]) -> str:
-        if found[0] == "</g>\n":
-            return found[0] if kept.pop() else ""
-        needed = _NAMED.fullmatch(found[0]) is None
-        if not found[0].endswith("/>\n"):
-            kept.append(needed)
-        return found[0] if needed else ""
+    def group(tag: re.Match[str]) -> str:
+        if tag[0] == "</g>\n":
+            return tag[0] if open_groups.pop() else ""
+        needed = _NAMED.fullmatch(tag[0]) is None
+        if not tag[0].endswith("/>\n"):
+            open_groups.append(needed)
+        return tag[0] if needed else ""
 
     return _GROUP.sub(group, svg)
 

@@ -33,8 +33,8 @@ class Edge(NamedTuple):
 
 def sources(root: pathlib.Path, folder: str) -> list[pathlib.Path]:
     """Return the source files below a folder of a checkout, sorted."""
-    found = (path for path in (root / folder).rglob("*") if path.suffix in SUFFIXES and path.is_file())
-    return sorted(path for path in found if not {"__pycache__", "results"} & set(path.parts))
+    paths = (path for path in (root / folder).rglob("*") if path.suffix in SUFFIXES and path.is_file())
+    return sorted(path for path in paths if not {"__pycache__", "results"} & set(path.parts))
 
 
 def lines(path: pathlib.Path) -> int:
@@ -48,46 +48,46 @@ def rooms(root: pathlib.Path) -> list[str]:
 
 def modules(root: pathlib.Path) -> dict[str, pathlib.Path]:
     """Return the Python files of the packages by the names under which they are imported."""
-    found = {}
+    by_name = {}
     for package in PACKAGES:
         for path in (root / package).rglob("*.py"):
             parts = path.relative_to(root).with_suffix("").parts
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return dict(sorted(found.items()))
+            by_name[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return dict(sorted(by_name.items()))
 
 
-def imports(known: Mapping[str, pathlib.Path]) -> list[Edge]:
+def imports(known_modules: Mapping[str, pathlib.Path]) -> list[Edge]:
     """Return who imports whom among the modules that are known, each pair once.
 
     Imports inside functions count, blocks under `if TYPE_CHECKING` do not, and neither does
     `from iet import __version__`: the number is there before anything else is.
     """
     edges = set()
-    for name, path in known.items():
+    for name, path in known_modules.items():
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        for imported in _imported(ast.parse(path.read_text(encoding="utf-8")), package, known):
+        for imported in _imported(ast.parse(path.read_text(encoding="utf-8")), package, known_modules):
             edges.add(Edge(name, imported))
     return sorted(edge for edge in edges if edge.importer != edge.imported)
 
 
-def _imported(tree: ast.AST, package: str, known: Mapping[str, pathlib.Path]) -> Iterator[str]:
+def _imported(tree: ast.AST, package: str, known_modules: Mapping[str, pathlib.Path]) -> Iterator[str]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             for branch in node.orelse:
-                yield from _imported(ast.Module([branch], []), package, known)
+                yield from _imported(ast.Module([branch], []), package, known_modules)
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in known)
+            yield from (alias.name for alias in node.names if alias.name in known_modules)
         elif isinstance(node, ast.ImportFrom):
             above = package.rsplit(".", node.level - 1)[0] if node.level else ""
             source = ".".join(filter(None, (above, node.module)))
             for alias in node.names:
                 inner = f"{source}.{alias.name}"
-                if inner in known:
+                if inner in known_modules:
                     yield inner
-                elif source in known and alias.name != "__version__":
+                elif source in known_modules and alias.name != "__version__":
                     yield source
         elif not isinstance(node, ast.expr):  # no expression holds an import, and they are most of a file
-            yield from _imported(node, package, known)
+            yield from _imported(node, package, known_modules)
 
 
 def circles(edges: Iterable[Edge]) -> list[list[str]]:
@@ -97,21 +97,21 @@ def circles(edges: Iterable[Edge]) -> list[list[str]]:
         after.setdefault(importer, set()).add(imported)
     reached = {name: _reached(name, after) for name in after}
     groups = {
-        tuple(sorted(other for other in there if name in reached.get(other, ())))
-        for name, there in reached.items()
-        if name in there
+        tuple(sorted(member for member in reachable if name in reached.get(member, ())))
+        for name, reachable in reached.items()
+        if name in reachable
     }
     return [list(group) for group in sorted(groups)]
 
 
 def _reached(start: str, after: Mapping[str, set[str]]) -> set[str]:
-    found: set[str] = set()
+    reachable: set[str] = set()
     ahead = [start]
     while ahead:
-        for name in after.get(ahead.pop(), set()) - found:
-            found.add(name)
+        for name in after.get(ahead.pop(), set()) - reachable:
+            reachable.add(name)
             ahead.append(name)
-    return found
+    return reachable
 
 
 def report(before: pathlib.Path | None, now: pathlib.Path = ROOT) -> str:
@@ -137,8 +137,8 @@ def _folders(states: Sequence[str], roots: Sequence[pathlib.Path], folders: Iter
     for folder in folders:
         row: list[object] = [f"`{folder}`"]
         for root in roots:
-            found = sources(root, folder)
-            row += [len(found), f"{sum(map(lines, found)):,}"]
+            files = sources(root, folder)
+            row += [len(files), f"{sum(map(lines, files)):,}"]
         rows.append(row)
     header = [f"{word}, {state}" for state in states for word in ("files", "lines")]
     return table(["folder", *(header if len(states) > 1 else ("files", "lines"))], rows)
@@ -153,21 +153,21 @@ def _inner(root: pathlib.Path) -> list[str]:
 def _largest(roots: Sequence[pathlib.Path]) -> list[list[object]]:
     columns = []
     for root in roots:
-        found = [(lines(path), path) for folder in COUNTED for path in sources(root, folder)]
-        largest = sorted(found, key=lambda pair: (-pair[0], pair[1]))[:10]
+        sizes = [(lines(path), path) for folder in COUNTED for path in sources(root, folder)]
+        largest = sorted(sizes, key=lambda pair: (-pair[0], pair[1]))[:10]
         columns.append([f"`{path.relative_to(root).as_posix()}` {count:,}" for count, path in largest])
     return [[rank, *row] for rank, row in enumerate(zip(*columns, strict=False), 1)]
 
 
 def _imports(states: Sequence[str], roots: Sequence[pathlib.Path]) -> str:
     rows: list[list[object]] = [["entries at the top of `iet/`", *(len(rooms(root)) for root in roots)]]
-    found = [(known, imports(known)) for known in map(modules, roots)]
+    graphs = [(module_paths, imports(module_paths)) for module_paths in map(modules, roots)]
     for package in PACKAGES:
         row: list[object] = [f"modules, imports and circles of `{package}`"]
-        for known, edges in found:
-            own = [edge for edge in edges if edge.importer.partition(".")[0] == package]
-            count = sum(name.partition(".")[0] == package for name in known)
-            row.append(f"{count}, {len(own):,}, {len(circles(own))}")
+        for module_paths, edges in graphs:
+            package_edges = [edge for edge in edges if edge.importer.partition(".")[0] == package]
+            count = sum(name.partition(".")[0] == package for name in module_paths)
+            row.append(f"{count}, {len(package_edges):,}, {len(circles(package_edges))}")
         rows.append(row)
     return table(["", *states], rows)
 
@@ -182,8 +182,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(text)
         return 0
     old = chosen.output.read_text(encoding="utf-8") if chosen.output.exists() else "# The house\n\n"
-    head, _, rest = old.partition(START)
-    tail = rest.partition(END)[2] or "\n"
+    head, _, after_start = old.partition(START)
+    tail = after_start.partition(END)[2] or "\n"
     chosen.output.write_text(f"{head}{START}\n\n{text}\n\n{END}{tail}", encoding="utf-8")
     return 0
 

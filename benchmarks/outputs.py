@@ -83,19 +83,19 @@ def make_inputs(folder: pathlib.Path) -> None:
     )
     text = (folder / "final.txt").read_text(encoding="utf-8")
     turns = json.loads((folder / "truth.json").read_text(encoding="utf-8"))["turns"]
-    said = [(turn["agent"], text[turn["char_start"] : turn["char_end"]]) for turn in turns]
+    pieces = [(turn["agent"], text[turn["char_start"] : turn["char_end"]]) for turn in turns]
     plain = (pathlib.Path(iet.__file__).parent.parent / "LICENSE").read_text(encoding="utf-8")[:6000]
     (folder / "short.txt").write_text(text[600:900])
     words = text.split(" ")
     (folder / "edited.txt").write_text(
         " ".join("thing" if i % 9 == 0 else w for i, w in enumerate(words)) + plain
     )
-    (folder / "published.txt").write_text(said[1][1])
-    messages = [{"role": "assistant", "name": name, "content": piece} for name, piece in said]
+    (folder / "published.txt").write_text(pieces[1][1])
+    messages = [{"role": "assistant", "name": name, "content": piece} for name, piece in pieces]
     messages[3]["name"] = "critic"  # a wrong name
     messages.append({"role": "user", "name": "someone", "content": plain})
     (folder / "messages.json").write_text(json.dumps(messages))
-    documents = [{"id": f"turn {at}", "text": piece} for at, (_, piece) in enumerate(said)]
+    documents = [{"id": f"turn {at}", "text": piece} for at, (_, piece) in enumerate(pieces)]
     documents += [{"id": f"all {at}", "text": text[start:]} for at, start in enumerate((0, 2000, 5000))]
     documents += [{"id": "plain", "text": plain}, {"id": "empty", "text": ""}, {"id": "again", "text": text}]
     documents += [{"id": f"piece {at}", "text": text[at * 300 : at * 300 + 450]} for at in range(20)]
@@ -126,7 +126,9 @@ def service_answers(folder: pathlib.Path) -> Iterator[tuple[str, Any]]:
     """Yield a name and what `iet serve` answers, with its status."""
     text = (folder / "final.txt").read_text(encoding="utf-8")
     messages = json.loads((folder / "messages.json").read_text(encoding="utf-8"))
-    lines = "".join(json.dumps({"id": name, "text": said}) + "\n" for name, said in (("a", text), ("b", "")))
+    lines = "".join(
+        json.dumps({"id": name, "text": content}) + "\n" for name, content in (("a", text), ("b", ""))
+    )
     requests: dict[str, tuple[str, Any]] = {
         "audit": ("/v1/audit", {"text": text}),
         "audit_cusum": ("/v1/audit", {"text": text, "decoder": "cusum", "level": 0.001}),

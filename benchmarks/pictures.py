@@ -38,11 +38,11 @@ def smaller(png: bytes) -> bytes:
 
     image = Image.open(io.BytesIO(png)).convert("RGB")
     for colours in (256, 128, 64, 32):
-        held = io.BytesIO()
-        image.quantize(colours, dither=Image.Dither.NONE).save(held, "PNG", optimize=True)
-        if len(held.getvalue()) < MAXIMUM:
-            return held.getvalue()
-    size = len(held.getvalue())
+        buffer = io.BytesIO()
+        image.quantize(colours, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+        if len(buffer.getvalue()) < MAXIMUM:
+            return buffer.getvalue()
+    size = len(buffer.getvalue())
     raise InputError(f"picture: got {size:,} bytes in {colours} colours, expected fewer than {MAXIMUM:,}")
 
 

@@ -75,12 +75,12 @@ def machine() -> dict[str, Any]:
 
 def caches(folder: pathlib.Path = pathlib.Path("/sys/devices/system/cpu/cpu0/cache")) -> dict[str, int]:
     """Return level ("L1d", "L2", ...) -> bytes, empty where Linux does not say."""
-    found = {}
+    sizes = {}
     for index in sorted(folder.glob("index*")):
         level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
         suffix = {"Data": "d", "Instruction": "i"}.get(kind, "")
-        found[f"L{level}{suffix}"] = int(size.removesuffix("K")) * 1024
-    return found
+        sizes[f"L{level}{suffix}"] = int(size.removesuffix("K")) * 1024
+    return sizes
 
 
 def memory() -> int | None:
@@ -289,10 +289,10 @@ def exit_code(run: Callable[[], object]) -> int:
     return 0
 
 
-def command(parser: argparse.ArgumentParser, given: argparse.Namespace) -> str:
+def command(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
     """Return the command line of a result: what was not left at its default, folders without their paths."""
     parts = [parser.prog]
-    for name, value in vars(given).items():
+    for name, value in vars(options).items():
         if value == parser.get_default(name):
             continue
         parts.append("-o" if name == "output" else f"--{name.replace('_', '-')}")
@@ -300,13 +300,13 @@ def command(parser: argparse.ArgumentParser, given: argparse.Namespace) -> str:
             relative = value.name if value.is_absolute() else value.as_posix()
             parts.append({"work": "DIR", "data": "PATH", "before": "PATH"}.get(name, relative))
         elif value is not True:
-            parts += [_quoted(each) for each in (value if isinstance(value, (list, tuple)) else [value])]
+            parts += [_quoted(item) for item in (value if isinstance(value, (list, tuple)) else [value])]
     return " ".join(parts)
 
 
 def finish(
     line: argparse.ArgumentParser,
-    given: argparse.Namespace,
+    options: argparse.Namespace,
     results: Mapping[str, Any],
     markdown: str,
     *,
@@ -314,8 +314,8 @@ def finish(
     packages: Sequence[str] = (),
 ) -> None:
     """Write results with the command line that they are of, and where it ran; see `write`, `environment`."""
-    content = {"command": command(line, given), "environment": environment(*packages), **results}
-    write(given.output, content, markdown, rows=rows)
+    content = {"command": command(line, options), "environment": environment(*packages), **results}
+    write(options.output, content, markdown, rows=rows)
 
 
 def _quoted(value: object) -> str:

@@ -44,8 +44,8 @@ def interval(values: Sequence[float | None], seed: int = 0, draws: int = DRAWS) 
     Texts are drawn with replacement. None, a figure that a text does not have, is left out; None comes back
     if nothing is left. O(draws · texts).
     """
-    kept = _finite([value for value in values if value is not None])
-    return _interval(kept.mean(), _means(kept, seed, draws), len(kept)) if len(kept) else None
+    present = _finite([value for value in values if value is not None])
+    return _interval(present.mean(), _means(present, seed, draws), len(present)) if len(present) else None
 
 
 def ratio(parts: Sequence[float], wholes: Sequence[float], seed: int, draws: int = DRAWS) -> Interval | None:
@@ -96,18 +96,18 @@ def difference(
 
 
 def relative_change(
-    before: Sequence[float | None], after: Sequence[float | None], seed: int, draws: int = DRAWS
+    earlier_values: Sequence[float | None], after: Sequence[float | None], seed: int, draws: int = DRAWS
 ) -> Interval | None:
     """Return 100·(mean after / mean before - 1) in percent, paired by texts, with a bootstrap interval.
 
     None if no pair is left or the mean before is zero; resamples whose mean before is zero are left out.
     """
-    a, b = _pairs(before, after)
+    a, b = _pairs(earlier_values, after)
     if not len(a) or a.mean() == 0:
         return None
     earlier, later = _means(a, seed, draws), _means(b, seed, draws)  # of the same resamples
-    there = earlier != 0
-    return _interval(100 * (b.mean() / a.mean() - 1), 100 * (later[there] / earlier[there] - 1), len(a))
+    nonzero = earlier != 0
+    return _interval(100 * (b.mean() / a.mean() - 1), 100 * (later[nonzero] / earlier[nonzero] - 1), len(a))
 
 
 def mean_difference(
@@ -154,10 +154,10 @@ def _pairs(
 
 
 def _finite(values: Sequence[float]) -> NDArray[np.float64]:
-    found = np.asarray(values, dtype=np.float64)
-    if not np.isfinite(found).all():
-        raise InputError(f"values: got {found[~np.isfinite(found)][0]}, expected finite figures")
-    return found
+    numbers = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(numbers).all():
+        raise InputError(f"values: got {numbers[~np.isfinite(numbers)][0]}, expected finite figures")
+    return numbers
 
 
 def p_of_normal(value: float, expected: float, error: float) -> float:
@@ -186,5 +186,5 @@ def distance_from_uniform(p_values: Floats) -> float:
 
 def summary(values: Sequence[float | None], seed: int = 0) -> list[float]:
     """Return `interval` as [mean, low, high], as the summaries of results hold it; [] where there is none."""
-    found = interval(values, seed)
-    return [] if found is None else [found.mean, found.low, found.high]
+    estimate = interval(values, seed)
+    return [] if estimate is None else [estimate.mean, estimate.low, estimate.high]

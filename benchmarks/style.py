@@ -105,12 +105,12 @@ class Count:
         """Whether both shares are within the limits of the project."""
         return self.rate <= MAX_RATE and self.vague_share <= MAX_VAGUE
 
-    def __add__(self, other: Count) -> Count:
+    def __add__(self, addend: Count) -> Count:
         return Count(
-            self.words + other.words,
-            self.hits + other.hits,
-            self.bindings + other.bindings,
-            self.vague + other.vague,
+            self.words + addend.words,
+            self.hits + addend.hits,
+            self.bindings + addend.bindings,
+            self.vague + addend.vague,
         )
 
     def __str__(self) -> str:

@@ -59,8 +59,8 @@ def power(results: pathlib.Path) -> str:
             f" ({row['entropy']:.1f} nats)"
             for row in content["real"]
         }
-        said = f"The same in generated texts, {_link('power')}:"
-        parts += [said, _pivot("text", cells)]
+        caption = f"The same in generated texts, {_link('power')}:"
+        parts += [caption, _pivot("text", cells)]
     return "\n\n".join(parts)
 
 
@@ -82,8 +82,8 @@ def _scheme(row: Mapping[str, Any]) -> str:
 
 def _needed(row: Mapping[str, Any]) -> str:
     """Return the series of one row, shorter where its end says nothing more."""
-    shown = [tokens_needed(count, row["most"]) for count in row["tokens"].values()]
-    return shown[0] if len(set(shown)) == 1 else " · ".join(shown)
+    needed = [tokens_needed(count, row["most"]) for count in row["tokens"].values()]
+    return needed[0] if len(set(needed)) == 1 else " · ".join(needed)
 
 
 def accuracy(results: pathlib.Path) -> str:
@@ -202,23 +202,24 @@ def summary(results: pathlib.Path) -> str:
     contents = {name: _content(results, name) for name in (*speeds, *rates, "on_gpu")}
     rows: list[list[str]] = []
 
-    def row(name: str, what: str, value: str) -> None:
-        rows.append([f"[{what}](benchmarks/results/{name}.md)", value])
+    def row(name: str, label: str, value: str) -> None:
+        rows.append([f"[{label}](benchmarks/results/{name}.md)", value])
 
-    def result(name: str, suite: str, what: str) -> Any:
-        suites = [found for found in contents[name]["suites"] if re.search(suite, found["suite"])]
-        return next(found for found in suites[0]["results"] if found["what"] == what)
+    def result(name: str, suite: str, contestant: str) -> Any:
+        suites = [entry for entry in contents[name]["suites"] if re.search(suite, entry["suite"])]
+        return next(entry for entry in suites[0]["results"] if entry["what"] == contestant)
 
     step = result("generate", "threads: 1", "step with our mark")["over"]["step without"]
     row("generate", "a step of `model.generate` with the mark, B = 32, over one without", _times(step))
 
     ours, embedding = "avx512, 1 thread", "float32 .*random ids"
     peers = ("transformers KGW", "Waterfall", "MarkLLM KGW")
-    behind = [f"{result('embed', embedding, peer)['over'][ours]['median']:.0f}" for peer in peers]
+    ratios_of_peers = (result("embed", embedding, peer)["over"][ours]["median"] for peer in peers)
+    over_ours = ", ".join(f"{ratio:.0f}" for ratio in ratios_of_peers)
     row(
         "embed",
         f"marking 64 rows of 128,256 logits, over adding another such array; {', '.join(peers)} over that",
-        f"{_times(result('embed', embedding, ours)['over']['float32 add [B, V]'])}; {', '.join(behind)} x",
+        f"{_times(result('embed', embedding, ours)['over']['float32 add [B, V]'])}; {over_ours} x",
     )
     over = {line["what"]: line["over"] for line in contents["on_gpu"]["lines"]}
     dtypes, batch = ("float32", "bfloat16"), "[256, 128256], fourier, n = 2, cuda: embed_"
@@ -232,39 +233,39 @@ def summary(results: pathlib.Path) -> str:
     row("score", "scores of tokens under keys, n = 2, two cores", f"{rate:.0f} million a second")
 
     ratios: dict[str, list[float]] = {}
-    for found in contents["audit"]["six_agents"]:
-        ratios.setdefault(found["what"], []).append(float(found["over_encode_batch"]))
+    for record in contents["audit"]["six_agents"]:
+        ratios.setdefault(record["what"], []).append(float(record["over_encode_batch"]))
     whats = ("audit, posterior", "audit, cusum", UNREAD)
-    spread = [(min(ratios[what]), max(ratios[what])) for what in whats]
+    spread = [(min(ratios[caption]), max(ratios[caption])) for caption in whats]
     row(
         "audit",
         "a whole audit for six agents, over tokenizing the text (three texts, tokenized before): `posterior`,"
         " `cusum`; `posterior` on new text",
         ", ".join(f"{low:.2f} to {high:.2f} x" for low, high in spread),
     )
-    many = {found["what"]: found for found in contents["bulk"]["results"]}
-    each = [_times(many[f"audit, {name}"]["over_encode_batch"]) for name in ("posterior", "cusum")]
+    many = {record["what"]: record for record in contents["bulk"]["results"]}
+    bulk_ratios = [_times(many[f"audit, {name}"]["over_encode_batch"]) for name in ("posterior", "cusum")]
     two = _times(many["audit, cusum, two workers"]["times_one_worker"])
     row(
         "bulk",
         f"{contents['bulk']['documents']:,} documents of 1,000 tokens to tables, over tokenizing them:"
         " `posterior`, `cusum`; two workers over one",
-        f"{', '.join(each)}; {two}",
+        f"{', '.join(bulk_ratios)}; {two}",
     )
     group = contents["null"]["null"]["all"]
-    what = f"{group['texts']:,} texts without a mark of the registry: share with a finding at level 0.01"
-    row("null", what, _rate(group["levels"]["0.01"]))
+    caption = f"{group['texts']:,} texts without a mark of the registry: share with a finding at level 0.01"
+    row("null", caption, _rate(group["levels"]["0.01"]))
 
     cell = {"model": "shipped", "agents": 6, "turn_tokens": 200}
-    there = [found for found in contents["decoders"]["cells"] if cell.items() <= found["cell"].items()]
-    for family in dict.fromkeys(found["cell"]["family"] for found in there):
-        of = [found for found in there if found["cell"]["family"] == family]
-        entropies = ", ".join(f"{found['entropy_nats']:.1f}" for found in of)
-        right = ", ".join(f"{found['figures']['posterior/token_accuracy'][0]:.3f}" for found in of)
-        what = f"tokens with the right agent, forced choice, turns of 200 tokens of six agents, `{family}`"
-        row("decoders", f"{what}, shipped model, at {entropies} nats a token", right)
-    places = dict.fromkeys(contents[name]["environment"]["processor"] for name in speeds)
-    return "\n\n".join([table(("what", "measured"), rows), f"Speeds: {'; '.join(places)}."])
+    cells_of = [record for record in contents["decoders"]["cells"] if cell.items() <= record["cell"].items()]
+    for family in dict.fromkeys(record["cell"]["family"] for record in cells_of):
+        of = [record for record in cells_of if record["cell"]["family"] == family]
+        entropies = ", ".join(f"{record['entropy_nats']:.1f}" for record in of)
+        right = ", ".join(f"{record['figures']['posterior/token_accuracy'][0]:.3f}" for record in of)
+        caption = f"tokens with the right agent, forced choice, turns of 200 tokens of six agents, `{family}`"
+        row("decoders", f"{caption}, shipped model, at {entropies} nats a token", right)
+    processors = dict.fromkeys(contents[name]["environment"]["processor"] for name in speeds)
+    return "\n\n".join([table(("what", "measured"), rows), f"Speeds: {'; '.join(processors)}."])
 
 
 def _times(ratio: Mapping[str, float]) -> str:
@@ -284,9 +285,9 @@ def replaced(file: str, text: str, name: str, tables: str) -> str:
     start, end = f"<!-- {name} table -->", f"<!-- /{name} table -->"
     if text.count(start) != 1 or text.count(end) != 1 or text.index(start) > text.index(end):
         raise ValueError(f"{file}: expected {start} and {end}, once each and in this order")
-    (before, _), after = text.split(start), text.split(end)[1]
+    (head, _), after = text.split(start), text.split(end)[1]
     linked = tables.replace("](benchmarks/", f"]({'../' * file.count('/')}benchmarks/")
-    return f"{before}{start}\n\n{linked}\n\n{end}{after}"
+    return f"{head}{start}\n\n{linked}\n\n{end}{after}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

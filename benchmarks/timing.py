@@ -46,7 +46,7 @@ def spread(samples: Sequence[float]) -> Spread:
 
 def ratio(samples: Sequence[float], floor: Sequence[float]) -> Spread:
     """Return the quartiles of samples[i] / floor[i]: both of round i, so that drift cancels."""
-    return spread([sample / other for sample, other in zip(samples, floor, strict=True)])
+    return spread([sample / floor_sample for sample, floor_sample in zip(samples, floor, strict=True)])
 
 
 def noise(samples: Sequence[float]) -> float:

@@ -74,12 +74,12 @@ def tail(family: str, count: int, budget: int, seed: int) -> list[float]:
         [ratios(null[rng.integers(0, POOL, (blocks, min(chunk, texts - i)))]) for i in range(0, texts, chunk)]
     )
     marked = []
-    each = texts // (len(STRENGTHS[family]) * len(ENTRY_RATES))
+    per_setting = texts // (len(STRENGTHS[family]) * len(ENTRY_RATES))
     for strength in STRENGTHS[family]:
         pool = block_sums(family, strength, seed)
         for rate in ENTRY_RATES:
-            for i in range(0, each, chunk):
-                size = (blocks, min(chunk, each - i))
+            for i in range(0, per_setting, chunk):
+                size = (blocks, min(chunk, per_setting - i))
                 speaks = draw_states(*size, rate, rng)
                 draws = rng.integers(0, POOL, size)
                 marked.append(ratios(np.where(speaks, pool[draws], null[draws])))

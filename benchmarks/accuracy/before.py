@@ -79,7 +79,7 @@ class Reader:
 
     def read(self, text: Text, turns: texts.Turns) -> list[NDArray[np.int64]]:
         """Return the agent of every token, -1 for nobody: in forced choice, and at level 0.01."""
-        asked = {
+        request = {
             "tokenizer": str(texts.MODELS[turns.cell.model]),
             "scheme": texts.SCHEMES[turns.cell.family],
             "secrets": [
@@ -89,7 +89,7 @@ class Reader:
         }
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        print(json.dumps(asked), file=self.process.stdin, flush=True)
+        print(json.dumps(request), file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()
         if not line:
             raise SystemExit("a library ended without an answer: what it said stands above")
@@ -98,12 +98,12 @@ class Reader:
 
 @contextlib.contextmanager
 def reader(checkout: pathlib.Path) -> Iterator[Reader]:
-    found = Reader(checkout)
+    process = Reader(checkout)
     try:
-        yield found
+        yield process
     finally:
-        found.process.kill()
-        found.process.wait()
+        process.process.kill()
+        process.process.wait()
 
 
 def judged(truth: NDArray[np.int64], labels: Sequence[NDArray[np.int64]]) -> dict[str, float | None]:
@@ -130,8 +130,8 @@ def compared(
 ) -> Iterator[dict[str, Any]]:
     """Yield the figures of each text, by both libraries."""
     for cell in texts.CELLS:
-        some = found_texts(work, cell)[:limit]
-        for number, turns in enumerate(tqdm(some, desc=cell.name)):
+        chosen = found_texts(work, cell)[:limit]
+        for number, turns in enumerate(tqdm(chosen, desc=cell.name)):
             for length in lengths:
                 text = form(turns, length)
                 states = [judged(text.truth, reader.read(text, turns)) for reader in readers]
@@ -148,62 +148,62 @@ def compared(
 def groups(
     rows: Sequence[dict[str, Any]], names: Sequence[str]
 ) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
-    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    by_cell: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        found.setdefault(tuple(row[name] for name in names), []).append(row)
-    return found
+        by_cell.setdefault(tuple(row[name] for name in names), []).append(row)
+    return by_cell
 
 
 def cells(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the figures of every cell: before, now, and the difference with its interval."""
     names = ("model", "family", "temperature", "agents", "turn_tokens")
-    found = []
+    summaries = []
     for key, members in groups(rows, names).items():
         cell: dict[str, Any] = dict(zip(names, key, strict=True))
         cell |= {"texts": len(members), "entropy_nats": float(np.mean([r["entropy_nats"] for r in members]))}
         for name in FIGURES:
-            before, now = ([row[f"{state}/{name}"] for row in members] for state in ("before", "now"))
-            gain = difference(now, before, seed=0)
+            earlier, current = ([row[f"{state}/{name}"] for row in members] for state in ("before", "now"))
+            gain = difference(current, earlier, seed=0)
             cell[name] = {
-                "before": _mean(before),
-                "now": _mean(now),
+                "before": _mean(earlier),
+                "now": _mean(current),
                 "gain": gain and [gain.mean, gain.low, gain.high],
             }
-        found.append(cell)
-    return found
+        summaries.append(cell)
+    return summaries
 
 
 def means(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return differences over the cells of each family, over turns of 30, and over turns of more."""
-    found = []
+    summaries = []
     for family in dict.fromkeys(row["family"] for row in rows):
         for label, of in (("turns of 30", (30,)), ("longer turns", texts.TURN_TOKENS)):
-            some = [row for row in rows if row["family"] == family and row["turn_tokens"] in of]
+            of_family = [row for row in rows if row["family"] == family and row["turn_tokens"] in of]
             line: dict[str, Any] = {"family": family, "turns": label}
             for name in FIGURES:
                 pairs = []
-                for members in groups(some, ("model", "temperature", "agents")).values():
+                for members in groups(of_family, ("model", "temperature", "agents")).values():
                     by_text = groups(members, ("text",)).values()
                     pairs.append(
                         tuple([_mean([row[f"{state}/{name}"] for row in text]) for text in by_text]
                               for state in ("now", "before"))
                     )  # fmt: skip
-                gain = mean_difference([(now, before) for now, before in pairs], seed=0)
+                gain = mean_difference([(current, earlier) for current, earlier in pairs], seed=0)
                 line[name] = gain and [gain.mean, gain.low, gain.high]
-                line["texts"] = sum(len(now) for now, _ in pairs)
-            found.append(line)
-    return [line for line in found if line["texts"]]
+                line["texts"] = sum(len(current) for current, _ in pairs)
+            summaries.append(line)
+    return [line for line in summaries if line["texts"]]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return float(np.mean(there)) if there else None
+    present = [value for value in values if value is not None]
+    return float(np.mean(present)) if present else None
 
 
 def markdown(results: Sequence[dict[str, Any]], over: Sequence[dict[str, Any]]) -> str:
     gain = "{{{0}[0]:+.3f}} ({{{0}[1]:+.3f}}, {{{0}[2]:+.3f}})"
     heads = [("family", "{family}"), ("turns", "{turns}"), ("texts", "{texts}")]
-    summary = columns(over, [*heads, *((shown, gain.format(name)) for name, shown in FIGURES.items())])
+    summary = columns(over, [*heads, *((heading, gain.format(name)) for name, heading in FIGURES.items())])
     wide = [
         ("model, family", "{model}, {family}"),
         ("T (nats)", "{temperature} ({entropy_nats:.2f})"),
@@ -211,8 +211,8 @@ def markdown(results: Sequence[dict[str, Any]], over: Sequence[dict[str, Any]]) 
         ("turn", "{turn_tokens}"),
         ("texts", "{texts}"),
     ]
-    for name, shown in FIGURES.items():
-        wide += [(f"{shown} before", f"{{{name}[before]:.3f}}"), ("now", f"{{{name}[now]:.3f}}")]
+    for name, heading in FIGURES.items():
+        wide += [(f"{heading} before", f"{{{name}[before]:.3f}}"), ("now", f"{{{name}[now]:.3f}}")]
         wide.append(("now - before", gain.format(f"{name}[gain]")))
     return (
         f"Now - before, means over cells:\n\n{summary}\n\nEvery cell (what the columns are: the docstring of"
@@ -227,15 +227,15 @@ def main() -> None:
     line.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
     line.add_argument("--lengths", nargs="+", type=int, default=LENGTHS, help="tokens of a turn")
     line.add_argument("--texts", type=int, help="of each cell (default: all that are there)")
-    given = line.parse_args()
-    if not (given.before / "iet").is_dir():
-        line.error(f"--before: {given.before} is no checkout, it holds no folder iet")
-    with reader(given.before.resolve()) as before, reader(ROOT) as now:
-        rows = list(compared((before, now), given.work, given.lengths, given.texts))
+    options = line.parse_args()
+    if not (options.before / "iet").is_dir():
+        line.error(f"--before: {options.before} is no checkout, it holds no folder iet")
+    with reader(options.before.resolve()) as earlier, reader(ROOT) as current:
+        rows = list(compared((earlier, current), options.work, options.lengths, options.texts))
     if not rows:
-        line.error(f"--work: no evaluation texts in {given.work}")
+        line.error(f"--work: no evaluation texts in {options.work}")
     results, over = cells(rows), means(rows)
-    finish(line, given, {"means": over, "cells": results}, markdown(results, over), rows=rows)
+    finish(line, options, {"means": over, "cells": results}, markdown(results, over), rows=rows)
 
 
 if __name__ == "__main__":

@@ -99,32 +99,35 @@ def _kl(law: Family, tilt: float) -> float:
 
 
 def _tilt(law: Family, mean: float) -> float:
-    most = min(200.0, law.strength_limit - 1e-9)
-    return float(brentq(lambda tilt: float(law.mean(tilt)) - mean, 1e-9, most))
+    limit = min(200.0, law.strength_limit - 1e-9)
+    return float(brentq(lambda tilt: float(law.mean(tilt)) - mean, 1e-9, limit))
 
 
 def information_table(entropies: Sequence[float]) -> dict[str, list[float]]:
     """Return the information of both families at points between the lowest and the highest entropy."""
     points = np.geomspace(min(entropies), max(entropies), POINTS)
-    found = {name: [information(name, float(h)) for h in points] for name in FAMILY_NAMES}
+    information_of = {name: [information(name, float(h)) for h in points] for name in FAMILY_NAMES}
     # The points are drawn: at the next digits they need not grow.
-    return {"entropy": points.tolist(), **{n: np.maximum.accumulate(v).tolist() for n, v in found.items()}}
+    return {
+        "entropy": points.tolist(),
+        **{n: np.maximum.accumulate(v).tolist() for n, v in information_of.items()},
+    }
 
 
 def grid(results: pathlib.Path, table: Mapping[str, Any]) -> list[Cell]:
     """Return the cells of `decoders`."""
     cells = []
     for row in _content(results / "decoders.json")["cells"]:
-        where, found = row["cell"], row["figures"]
-        family, tokens = where["family"], float(where["turn_tokens"])
+        cell_of, figures_of = row["cell"], row["figures"]
+        family, tokens = cell_of["family"], float(cell_of["turn_tokens"])
         if family not in FAMILY_NAMES:
             continue
-        figures = {name: found[f"posterior/{theirs}"][0] for name, theirs in MEASURED.items()}
-        others = {name: found[f"{name}/token_accuracy"][0] for name in ("oracle", "window", "cusum")}
-        run = f"{where['model']} model, T = {where['temperature']:g}"
+        figures = {name: figures_of[f"posterior/{theirs}"][0] for name, theirs in MEASURED.items()}
+        baselines = {name: figures_of[f"{name}/token_accuracy"][0] for name in ("oracle", "window", "cusum")}
+        run = f"{cell_of['model']} model, T = {cell_of['temperature']:g}"
         nats = tokens * expected.information(table, family, row["entropy_nats"])
-        at = (run, "grid", family, where["agents"], row["entropy_nats"], tokens, nats)
-        cells.append(Cell(*at, figures, others))
+        at = (run, "grid", family, cell_of["agents"], row["entropy_nats"], tokens, nats)
+        cells.append(Cell(*at, figures, baselines))
     return cells
 
 
@@ -161,92 +164,98 @@ def _of_run(
     setting: str,
     entropy: Mapping[str, float],
     methods: Mapping[str, Mapping[str, Sequence[float]]],
-    asked: Mapping[str, Any],
+    configuration: Mapping[str, Any],
     table: Mapping[str, Any],
 ) -> Iterator[Cell]:
     points = table["information"]["entropy"]
-    kind = "conversations" if (asked["protocol"] != CHECKS and asked["model"] == SHIPPED) else "checks"
-    lengths = np.arange(asked["turn_tokens"][0], asked["turn_tokens"][1] + 1)
+    kind = (
+        "conversations"
+        if (configuration["protocol"] != CHECKS and configuration["model"] == SHIPPED)
+        else "checks"
+    )
+    lengths = np.arange(configuration["turn_tokens"][0], configuration["turn_tokens"][1] + 1)
     tokens = float((lengths**2).sum() / lengths.sum())
     for family in FAMILY_NAMES:
-        found = methods.get(f"IET {family}, posterior")
-        if found is None or not points[0] <= entropy[family] <= points[-1]:
+        measured = methods.get(f"IET {family}, posterior")
+        if measured is None or not points[0] <= entropy[family] <= points[-1]:
             continue
-        figures = {ours: found[theirs][0] for ours, theirs in expected.FIGURES.items()}
+        figures = {ours: measured[theirs][0] for ours, theirs in expected.FIGURES.items()}
         nats = tokens * expected.information(table, family, entropy[family])
-        where = (name, kind, family, int(setting.split()[-1]), entropy[family], tokens, nats)
-        yield Cell(*where, figures, {})
+        cell_fields = (name, kind, family, int(setting.split()[-1]), entropy[family], tokens, nats)
+        yield Cell(*cell_fields, figures, {})
 
 
 def curves(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """Return the curve of each family and number of agents: figures at the cells' nats, made monotone."""
-    found = []
+    fitted = []
     for family in FAMILY_NAMES:
         for agents in sorted({cell.agents for cell in cells}):
-            some = [cell for cell in cells if (cell.family, cell.agents) == (family, agents)]
-            some.sort(key=lambda cell: cell.nats)
-            x = np.array([cell.nats for cell in some])
+            selected = [cell for cell in cells if (cell.family, cell.agents) == (family, agents)]
+            selected.sort(key=lambda cell: cell.nats)
+            x = np.array([cell.nats for cell in selected])
             values = {
-                name: isotonic_regression([cell.figures[name] for cell in some]).x.tolist()
+                name: isotonic_regression([cell.figures[name] for cell in selected]).x.tolist()
                 for name in MEASURED
             }
-            found.append({"family": family, "agents": agents, "nats": x.tolist(), **values})
-    return found
+            fitted.append({"family": family, "agents": agents, "nats": x.tolist(), **values})
+    return fitted
 
 
 def residuals(cells: Sequence[Cell], later: Sequence[Cell], table: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what each cell has and what was expected of it by others, where that is inside their range."""
     rows = []
     for run in dict.fromkeys(cell.run for cell in cells):
-        rest = {"curves": curves([cell for cell in cells if cell.run != run])}
-        rows += [row for cell in cells if cell.run == run for row in _against(cell, rest)]
+        remaining = {"curves": curves([cell for cell in cells if cell.run != run])}
+        rows += [row for cell in cells if cell.run == run for row in _against(cell, remaining)]
     return rows + [row for cell in later for row in _against(cell, table)]
 
 
 def _against(cell: Cell, table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for name, value in cell.figures.items():
-        said = expected.at(table, cell.family, cell.agents, cell.nats, name)
-        if said is not None:
+        predicted = expected.at(table, cell.family, cell.agents, cell.nats, name)
+        if predicted is not None:
             at = {"run": cell.run, "kind": cell.kind, "family": cell.family, "agents": cell.agents}
-            yield {**at, "nats": cell.nats, "figure": name, "measured": value, "expected": said}
+            yield {**at, "nats": cell.nats, "figure": name, "measured": value, "expected": predicted}
 
 
 def errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
     """Return the lowest and the highest error over spread, by family and figure."""
-    found: dict[str, dict[str, list[float]]] = {}
+    ranges: dict[str, dict[str, list[float]]] = {}
     for family in FAMILY_NAMES:
         for name in MEASURED:
-            some = [r for r in rows if (r["family"], r["figure"]) == (family, name) and r["kind"] != "checks"]
-            relative = [(r["measured"] - r["expected"]) / expected.spread(r["expected"]) for r in some]
-            found.setdefault(family, {})[name] = [min(0.0, *relative), max(0.0, *relative)]
-    return found
+            selected = [
+                r for r in rows if (r["family"], r["figure"]) == (family, name) and r["kind"] != "checks"
+            ]
+            relative = [(r["measured"] - r["expected"]) / expected.spread(r["expected"]) for r in selected]
+            ranges.setdefault(family, {})[name] = [min(0.0, *relative), max(0.0, *relative)]
+    return ranges
 
 
 def summarised(
-    rows: Sequence[Mapping[str, Any]], found: Mapping[str, Mapping[str, Sequence[float]]]
+    rows: Sequence[Mapping[str, Any]], ranges: Mapping[str, Mapping[str, Sequence[float]]]
 ) -> list[dict[str, Any]]:
     """Return how far expectations were off, by kind, family and figure."""
-    shown = []
+    summary_rows = []
     for kind in ("grid", "conversations", "checks"):
         for family in FAMILY_NAMES:
             for name in MEASURED:
                 key = (kind, family, name)
-                some = [r for r in rows if (r["kind"], r["family"], r["figure"]) == key]
-                if not some:
+                selected = [r for r in rows if (r["kind"], r["family"], r["figure"]) == key]
+                if not selected:
                     continue
-                off = np.array([r["measured"] - r["expected"] for r in some])
-                room = np.array([expected.spread(r["expected"]) for r in some])
-                low, high = found[family][name]
+                off = np.array([r["measured"] - r["expected"] for r in selected])
+                room = np.array([expected.spread(r["expected"]) for r in selected])
+                low, high = ranges[family][name]
                 inside = (off >= low * room - 1e-12) & (off <= high * room + 1e-12)
-                shown.append(
+                summary_rows.append(
                     {
-                        **{"kind": kind, "family": family, "figure": name, "cells": len(some)},
+                        **{"kind": kind, "family": family, "figure": name, "cells": len(selected)},
                         **{"mean": float(off.mean()), "size": float(np.abs(off).mean())},
                         **{"lowest": float(off.min()), "highest": float(off.max())},
                         "inside": float(inside.mean()),
                     }
                 )
-    return shown
+    return summary_rows
 
 
 def bound(nats: Sequence[float] = BOUND_NATS, texts: int = TEXTS) -> list[dict[str, Any]]:
@@ -259,16 +268,16 @@ def bound(nats: Sequence[float] = BOUND_NATS, texts: int = TEXTS) -> list[dict[s
         for agents in (4, 6):
             shares = np.append(np.full(agents, 1 / agents), 1e-12)
             for x in nats:
-                most = min(200.0, law.strength_limit - 1e-9)
-                tilt = float(brentq(lambda t, x=x, law=law: _kl(law, t) - x / effective, 1e-9, most))
+                limit = min(200.0, law.strength_limit - 1e-9)
+                tilt = float(brentq(lambda t, x=x, law=law: _kl(law, t) - x / effective, 1e-9, limit))
                 figures = []
                 for text in range(texts):
                     rng = np.random.default_rng([code, agents, round(1000 * x), text])
                     truth = _turns(rng, agents)
                     scores = draw(law, 0.0, rng, (len(truth), agents))
                     scores[np.arange(len(truth)), truth] = draw(law, tilt, rng, len(truth))
-                    known = tilt * scores - float(law.log_mgf(tilt))
-                    labels = bayes.read(known, bayes.Lengths(length, length, shares, shares))[0]
+                    ratios = tilt * scores - float(law.log_mgf(tilt))
+                    labels = bayes.read(ratios, bayes.Lengths(length, length, shares, shares))[0]
                     figures.append((token_accuracy(truth, labels), mean_iou(truth, labels)))
                 accuracy, iou = np.mean(figures, axis=0)
                 row = {"family": family, "agents": agents, "nats": x}
@@ -315,8 +324,8 @@ def places(table: Mapping[str, Any], bounds: Sequence[Mapping[str, Any]]) -> lis
     for x in PLACES:
         row: dict[str, Any] = {"nats": x}
         for family in FAMILY_NAMES:
-            found = [expected.at(table, family, 4, x, name) for name in MEASURED]
-            row[family] = " · ".join("-" if value is None else f"{value:.2f}" for value in found)
+            values = [expected.at(table, family, 4, x, name) for name in MEASURED]
+            row[family] = " · ".join("-" if value is None else f"{value:.2f}" for value in values)
         at = [b for b in bounds if b["agents"] == 4 and b["nats"] == x]
         if at:
             row["bayes"] = " · ".join(
@@ -331,7 +340,7 @@ def evidence(results: pathlib.Path) -> str:
     content = _content(results / "curve.json")
     head = {"nats of evidence a turn": "{nats}", **{name: f"{{{name}}}" for name in FAMILY_NAMES}}
     off = [row for row in content["errors"] if row["figure"] == "token_accuracy"]
-    shown = {
+    error_columns = {
         **{"TokenAcc of cells held out": "{kind}", "family": "{family}", "cells": "{cells}"},
         **{"mean error": "{mean:+.3f}", "mean size": "{size:.3f}", "from": "{lowest:+.3f}"},
         **{"to": "{highest:+.3f}", "inside the interval": "{inside:.0%}"},
@@ -343,7 +352,7 @@ def evidence(results: pathlib.Path) -> str:
             f" knows the law of scores and of lengths ({link}, `{content['command']}`):",
             columns(content["places"], {**head, "Bayes reader": "{bayes}"}),
             content["papers"],
-            columns(off, shown),
+            columns(off, error_columns),
         ]
     )
 
@@ -356,7 +365,7 @@ def markdown(content: Mapping[str, Any]) -> str:
         **{"mean error": "{mean:+.3f}", "mean size": "{size:.3f}", "lowest": "{lowest:+.3f}"},
         **{"highest": "{highest:+.3f}", "inside the interval": "{inside:.0%}"},
     }
-    each = {
+    cell_columns = {
         **{"text": "{run}", "family": "{family}", "agents": "{agents}", "nats per token": "{entropy:.2f}"},
         **{"tokens": "{tokens:.0f}", "nats a turn": "{nats:.3g}"},
         **{name: f"{{figures[{key}]:.3f}}" for key, name in expected.FIGURES.items()},
@@ -373,7 +382,9 @@ def markdown(content: Mapping[str, Any]) -> str:
             "Measured less expected, in cells that the curve was not made of:",
             columns(content["errors"], off),
             "Every cell (readers without a name above their column: `posterior`):",
-            columns(sorted(content["cells"], key=lambda c: (c["kind"], c["family"], c["nats"])), each),
+            columns(
+                sorted(content["cells"], key=lambda c: (c["kind"], c["family"], c["nats"])), cell_columns
+            ),
         ]
     )
 
@@ -398,7 +409,7 @@ def _content(path: pathlib.Path) -> Any:
 def main() -> None:
     line = parser("benchmarks.accuracy.curve", __doc__)
     line.add_argument("--table", type=pathlib.Path, help="write what `iet calibrate --plan` reads")
-    given = line.parse_args()
+    options = line.parse_args()
     table, cells, off = compute(RESULTS)
     bounds = bound()
     content = {
@@ -409,11 +420,11 @@ def main() -> None:
         },
         **{"bound": bounds, "cells": [dataclasses.asdict(cell) for cell in cells], "curves": table["curves"]},
     }
-    finish(line, given, content, markdown(content))
-    if given.table:
+    finish(line, options, content, markdown(content))
+    if options.table:
         command = "python -m benchmarks.accuracy.curve -o benchmarks/results/curve.json --table"
         content = {"command": f"{command} iet/audit/expected.json", **table}
-        given.table.write_text(as_json(content), encoding="utf-8")
+        options.table.write_text(as_json(content), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -99,9 +99,9 @@ def measure(text: Text, cusum: Mapping[str, dict[str, Any]]) -> tuple[dict[str, 
     """Return the figures of one text, and counts of how sure the posterior was and how often right."""
     figures: dict[str, float] = {"tokens": float(len(text.ids))}
 
-    def note(name: str, found: NDArray[np.integer[Any]]) -> None:
-        figures[f"{name}/token_accuracy"] = token_accuracy(text.truth, found)
-        figures[f"{name}/mean_iou"] = mean_iou(text.truth, found)
+    def note(name: str, labels: NDArray[np.integer[Any]]) -> None:
+        figures[f"{name}/token_accuracy"] = token_accuracy(text.truth, labels)
+        figures[f"{name}/mean_iou"] = mean_iou(text.truth, labels)
 
     note("oracle", oracle(text))
     reliability = np.zeros((2, BINS))
@@ -109,14 +109,14 @@ def measure(text: Text, cusum: Mapping[str, dict[str, Any]]) -> tuple[dict[str, 
         decoder = name.split(",")[0]
         forced = Auditor(text.registry, decoder, allow_unattributed=False, **options).audit(text.talk.text)
         note(name, forced.token_agents)
-        shown = compare(text.talk, text.registry, forced)
-        figures[f"{name}/edge_similarity"] = shown.edge_similarity
-        figures[f"{name}/boundary_f1"] = shown.boundary_f1
+        comparison = compare(text.talk, text.registry, forced)
+        figures[f"{name}/edge_similarity"] = comparison.edge_similarity
+        figures[f"{name}/boundary_f1"] = comparison.boundary_f1
         free = Auditor(text.registry, decoder, level=LEVEL, **options).audit(text.talk.text)
-        shown = compare(text.talk, text.registry, free)
-        figures[f"{name}/coverage"] = shown.coverage
-        if shown.accuracy_where_attributed is not None:
-            figures[f"{name}/there"] = shown.accuracy_where_attributed
+        comparison = compare(text.talk, text.registry, free)
+        figures[f"{name}/coverage"] = comparison.coverage
+        if comparison.accuracy_where_attributed is not None:
+            figures[f"{name}/there"] = comparison.accuracy_where_attributed
         if forced.posterior is not None:
             sure = forced.posterior.max(axis=1)
             right = forced.posterior.argmax(axis=1) == text.truth
@@ -127,17 +127,17 @@ def measure(text: Text, cusum: Mapping[str, dict[str, Any]]) -> tuple[dict[str, 
 
 def spurious(turns: texts.Turns, length: int) -> dict[str, float]:
     """Return TokenAcc of `posterior` with keys in the registry that nobody used."""
-    most = max(SPURIOUS[turns.cell.agents])
-    text = form(turns, length, spurious=most)
+    max_extra = max(SPURIOUS[turns.cell.agents])
+    text = form(turns, length, spurious=max_extra)
     scores, pairs = score_tokens(text.ids, text.registry), pair_numbers(text.ids, text.registry)
     family = texts.scheme(turns.cell.family).family
     weights = novelty_weights(text.ids) if family == "gumbel" else None
     figures = {}
     for more in (0, *SPURIOUS[turns.cell.agents]):
-        some = scores[:, : turns.cell.agents + more]
-        found = decode(some, family=family, pairs=pairs, weights=weights)
+        subset = scores[:, : turns.cell.agents + more]
+        decoded = decode(subset, family=family, pairs=pairs, weights=weights)
         figures[f"posterior of {turns.cell.agents + more} keys"] = token_accuracy(
-            text.truth, found.token_agents
+            text.truth, decoded.token_agents
         )
     return figures
 
@@ -148,13 +148,13 @@ def language_model(name: str) -> iet.LanguageModel:
 
 
 def with_model(
-    path: pathlib.Path, found: Sequence[texts.Turns], length: int, joiner: str
+    path: pathlib.Path, all_turns: Sequence[texts.Turns], length: int, joiner: str
 ) -> list[dict[str, float]]:
     """Return the figures of `posterior` with the model that wrote the texts; `path` keeps those it has."""
     rows: list[dict[str, float]] = []
     if path.is_file():
         rows = json.loads(path.read_text(encoding="utf-8"))
-    for turns in found[len(rows) :]:
+    for turns in all_turns[len(rows) :]:
         text = form(turns, length, joiner)
         reader = Auditor(text.registry, allow_unattributed=False, model=language_model(turns.cell.model))
         started = time.perf_counter()
@@ -166,7 +166,7 @@ def with_model(
         }
         rows.append(row)
         write_file(path, json.dumps(rows).encode())
-    return rows[: len(found)]
+    return rows[: len(all_turns)]
 
 
 def add_model(result: dict[str, Any], rows: Sequence[dict[str, float]]) -> dict[str, Any]:
@@ -187,13 +187,13 @@ def cell_results(
     work: pathlib.Path, cell: texts.Cell, length: int, joiner: str, limit: int | None
 ) -> dict[str, Any] | None:
     """Return all figures of one cell, or None where its texts are not there yet."""
-    found = texts.load(work, cell)[:limit]
+    all_turns = texts.load(work, cell)[:limit]
     tuning = texts.load(work, cell, "tuning")
-    if len(found) < (limit or texts.SPLITS["evaluation"]) or not tuning:
+    if len(all_turns) < (limit or texts.SPLITS["evaluation"]) or not tuning:
         return None
     options = tune((form(turns, length, joiner) for turns in tuning), cell.family)
     rows, reliability = [], np.zeros((2, BINS))
-    for turns in found:
+    for turns in all_turns:
         figures, counts = measure(form(turns, length, joiner), options)
         figures |= spurious(turns, length)
         rows.append(figures)
@@ -201,7 +201,7 @@ def cell_results(
     return {
         "cell": {**dataclasses.asdict(cell), "turn_tokens": length},
         "texts": len(rows),
-        **texts.entropies(found),
+        **texts.entropies(all_turns),
         "cusum": options,
         "figures": {key: [row.get(key) for row in rows] for key in sorted(set().union(*rows))},
         "reliability": reliability.tolist(),
@@ -280,7 +280,11 @@ def verdicts(results: Sequence[dict[str, Any]]) -> dict[str, float | None]:
         f"{gumbel_long}, lowest TokenAcc": min(lowest, default=None),
         f"{gumbel_long}, lowest IoU": min((of(r, "posterior/mean_iou") for r in gumbel), default=None),
         "spurious keys, largest change where the oracle is above 0.7": max(change, default=None),
-        **{f"{name}, mean over {len(found)} cells": _mean(found) for name, found in more.items() if found},
+        **{
+            f"{name}, mean over {len(differences)} cells": _mean(differences)
+            for name, differences in more.items()
+            if differences
+        },
     }
 
 
@@ -328,8 +332,10 @@ def markdown(results: Sequence[dict[str, Any]], counts: NDArray[np.float64]) -> 
         if chosen:
             sections.append(f"**{model} model, {family}**: TokenAcc (95 % interval)")
             sections.append(columns(chosen, _columns(chosen)))
-    found = [[name, "none" if value is None else f"{value:.4f}"] for name, value in verdicts(results).items()]
-    sections += ["**In one number each**", table(["what", "value"], found)]
+    verdict_rows = [
+        [name, "none" if value is None else f"{value:.4f}"] for name, value in verdicts(results).items()
+    ]
+    sections += ["**In one number each**", table(["what", "value"], verdict_rows)]
     calibrated = [
         [f"{i / BINS:.2f} to {(i + 1) / BINS:.2f}", f"{every:,.0f}", float(right / every)]
         for i, (every, right) in enumerate(counts.T)
@@ -361,15 +367,15 @@ def measured(
 ) -> list[dict[str, Any]]:
     """Return the figures of the cells whose texts are there; what `work` keeps is not computed again."""
 
-    def folder(name: str, *what: Any) -> pathlib.Path:
-        key = hashlib.blake2b(repr((iet.__version__, joiner, *what)).encode(), digest_size=6)
+    def folder(name: str, *key_parts: Any) -> pathlib.Path:
+        key = hashlib.blake2b(repr((iet.__version__, joiner, *key_parts)).encode(), digest_size=6)
         path = work / f"{name}-{key.hexdigest()}"
         path.mkdir(exist_ok=True)
         return path
 
-    kept, results = folder("decoders", limit), []
+    cache, results = folder("decoders", limit), []
     for cell, length in tqdm(chosen, desc="cells"):
-        path = kept / f"{cell.name}-{length}.json"
+        path = cache / f"{cell.name}-{length}.json"
         if not path.is_file():
             result = cell_results(work, cell, length, joiner, limit)
             if result is None:
@@ -377,8 +383,8 @@ def measured(
             write_file(path, json.dumps(result).encode())
         result = json.loads(path.read_text(encoding="utf-8"))
         if model_texts:
-            found = texts.load(work, cell)[: min(model_texts, result["texts"])]
-            rows = with_model(folder("decoders-model") / path.name, found, length, joiner)
+            all_turns = texts.load(work, cell)[: min(model_texts, result["texts"])]
+            rows = with_model(folder("decoders-model") / path.name, all_turns, length, joiner)
             result = add_model(result, rows)
         results.append(result)
     return results
@@ -396,15 +402,15 @@ def main() -> None:
     line.add_argument("--texts", type=int, help="of each cell (default: all)")
     read = "of each cell, read so many texts with the model that wrote them, too"
     line.add_argument("--model", type=int, default=0, metavar="N", help=read)
-    given = line.parse_args()
-    chosen = cells(lambda c: c.model in given.models and c.family in given.families, given.lengths)
-    options = {"joiner": given.joiner, "limit": given.texts}
-    found = measured(given.work, chosen, **options, model_texts=given.model)
-    results, counts = [summarise(result) for result in found], reliability(found)
+    options = line.parse_args()
+    chosen = cells(lambda c: c.model in options.models and c.family in options.families, options.lengths)
+    read_options = {"joiner": options.joiner, "limit": options.texts}
+    measurements = measured(options.work, chosen, **read_options, model_texts=options.model)
+    results, counts = [summarise(result) for result in measurements], reliability(measurements)
     content = {"verdicts": verdicts(results), "reliability": counts.tolist()}
     content |= {"cells": [shown(result) for result in results]}
-    rows = itertools.chain.from_iterable(map(rows_of, found))
-    finish(line, given, content, markdown(results, counts), rows=rows)
+    rows = itertools.chain.from_iterable(map(rows_of, measurements))
+    finish(line, options, content, markdown(results, counts), rows=rows)
 
 
 if __name__ == "__main__":

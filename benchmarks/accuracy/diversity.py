@@ -94,8 +94,8 @@ class Writer:
 def shipped() -> Writer:
     """Return the model that ships with the package; its prompts are openings of speeches."""
     encode = texts.tokenizer("shipped").backend.encode
-    found = [encode(text, add_special_tokens=False).ids for text in texts.OPENINGS["shipped"]]
-    prompts = tuple(np.array(ids[: texts.OPENING_TOKENS]) for ids in found)
+    encoded = [encode(text, add_special_tokens=False).ids for text in texts.OPENINGS["shipped"]]
+    prompts = tuple(np.array(ids[: texts.OPENING_TOKENS]) for ids in encoded)
     load = lambda: load_model(texts.MODELS["shipped"])[0]  # noqa: E731
     return Writer(load, texts.tokenizer("shipped"), prompts, 50, 100)
 
@@ -108,8 +108,10 @@ def smollm2() -> Writer:
 
     folder = smollm2.folder()
     template = transformers.AutoTokenizer.from_pretrained(folder).apply_chat_template
-    asked: dict[str, Any] = {"add_generation_prompt": True, "return_dict": False}
-    prompts = [np.array(template([{"role": "user", "content": text}], **asked)) for text in QUESTIONS]
+    template_options: dict[str, Any] = {"add_generation_prompt": True, "return_dict": False}
+    prompts = [
+        np.array(template([{"role": "user", "content": text}], **template_options)) for text in QUESTIONS
+    ]
     tokenizer = Tokenizer(Tokenizer(folder).backend)
     return Writer(lambda: load_model(folder)[0], tokenizer, tuple(prompts), 14, 80)
 
@@ -145,9 +147,9 @@ def registry_of(writer: Writer) -> Registry:
     return registry
 
 
-def distinct(found: Ids, n: int) -> float:
+def distinct(ids: Ids, n: int) -> float:
     """Return the number of different n-grams in the rows over that of all."""
-    grams = np.lib.stride_tricks.sliding_window_view(found, n, axis=1).reshape(-1, n)
+    grams = np.lib.stride_tricks.sliding_window_view(ids, n, axis=1).reshape(-1, n)
     return len(np.unique(grams, axis=0)) / len(grams)
 
 
@@ -168,10 +170,10 @@ def answers_of(model: Any, writer: Writer, temperature: float, free: FreeTokens 
     """Return the figures of a cell: means over prompts, and medians over answers."""
     registry, rows, log_p = registry_of(writer), [], []
     for number in range(len(writer.prompts)):
-        found = answers(model, writer, number, temperature, free)
-        rows.append({f"distinct_{n}": distinct(found, n) for n in ORDERS})
+        drawn = answers(model, writer, number, temperature, free)
+        rows.append({f"distinct_{n}": distinct(drawn, n) for n in ORDERS})
         if free is not None:
-            log_p += [log_p_by_length(ids, registry, number % AGENTS) for ids in found]
+            log_p += [log_p_by_length(ids, registry, number % AGENTS) for ids in drawn]
     figures: dict[str, Any] = {name: summary([row[name] for row in rows]) for name in rows[0]}
     if log_p:
         table = np.array(log_p)
@@ -195,11 +197,11 @@ def attribution_of(
     """Return forced TokenAcc in texts of the shipped model, by the length of turns."""
     cell = texts.Cell("shipped", temperature, AGENTS, "gumbel")
     seeds = [texts.text_seed(cell, "diversity", number) for number in range(count)]
-    found = texts.generate(model, cell, seeds, turn_tokens=max(LENGTHS), turns=TURNS, free=free)
+    generated = texts.generate(model, cell, seeds, turn_tokens=max(LENGTHS), turns=TURNS, free=free)
     accuracies: dict[str, list[float]] = {}
     for length in LENGTHS:
         rows = []
-        for turns in found:
+        for turns in generated:
             talk, registry = turns.conversation(length), turns.registry()
             forced = Auditor(registry, allow_unattributed=False).audit(talk.text)
             rows.append(compare(talk, registry, forced).token_accuracy)
@@ -256,11 +258,11 @@ def results(work: pathlib.Path, models: Sequence[str]) -> list[dict[str, Any]]:
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """Return the table of a model's cells."""
-    shown = []
+    table_rows = []
     for row in rows:
         figures = row["figures"]
         accuracy = figures.get("token_accuracy", {})
-        shown.append(
+        table_rows.append(
             {
                 **row,
                 "setting": f"{row['first']}, {row['rate']:g}" if "first" in row else "unmarked",
@@ -281,20 +283,20 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         "tokens until nine in ten are found": "{needed}",
         "TokenAcc, turns of 60 · 120 · 200": "{accuracy}",
     }
-    return columns(shown, form)
+    return columns(table_rows, form)
 
 
 def main() -> None:
     line = parser("benchmarks.accuracy.diversity", __doc__)
     line.add_argument("--work", type=pathlib.Path, required=True, help="folder of the figures of each cell")
     line.add_argument("--models", nargs="+", choices=tuple(WRITERS), default=list(WRITERS))
-    given = line.parse_args()
-    given.work.mkdir(parents=True, exist_ok=True)
-    run(given.work, given.models)
-    rows = results(given.work, tuple(WRITERS))
+    options = line.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    run(options.work, options.models)
+    rows = results(options.work, tuple(WRITERS))
     if not rows:
-        raise InputError(f"{given.work}: got no figures, expected those of unmarked answers at least")
-    finish(line, given, {"rows": rows}, markdown(rows), packages=("torch", "transformers"))
+        raise InputError(f"{options.work}: got no figures, expected those of unmarked answers at least")
+    finish(line, options, {"rows": rows}, markdown(rows), packages=("torch", "transformers"))
 
 
 if __name__ == "__main__":

@@ -69,9 +69,9 @@ def drawn(model: str, family: str, label: str, agents: int) -> Registry:
     return texts.keys(model, family, random.Random(f"null {model} {family} {label}").getrandbits(63), agents)
 
 
-def rates(found: Sequence[Sequence[tuple[float, float]]]) -> dict[str, Any]:
+def rates(pairs_of_texts: Sequence[Sequence[tuple[float, float]]]) -> dict[str, Any]:
     """Return realised rates of a group of texts, from (log p, log level) of each of its pairs."""
-    p, segments = np.moveaxis(np.array(found), 2, 0)
+    p, segments = np.moveaxis(np.array(pairs_of_texts), 2, 0)
     levels = {}
     for level in LEVELS:
         hits = (p <= math.log(level)).mean(axis=1)
@@ -86,15 +86,15 @@ def rates(found: Sequence[Sequence[tuple[float, float]]]) -> dict[str, Any]:
 
 
 def null(groups: dict[str, list[Callable[[], Sequence[Report]]]]) -> dict[str, Any]:
-    found = {}
+    by_group = {}
     everything = []
     for name, audits in groups.items():
         rows = [[verdict(report) for report in audit()] for audit in tqdm(audits, desc=name)]
-        found[name] = rates(rows)
+        by_group[name] = rates(rows)
         everything += rows
-    each = min(len(row) for row in everything)
-    found["all"] = rates([row[:each] for row in everything])
-    return found
+    pairs_per_text = min(len(row) for row in everything)
+    by_group["all"] = rates([row[:pairs_per_text] for row in everything])
+    return by_group
 
 
 def attributions(
@@ -125,15 +125,15 @@ def fixed_spans(
     corpus: Sequence[unmarked.Unmarked], model: str, family: str, keys: int = 40
 ) -> dict[str, Any]:
     """Return how uniform the p-values of whole texts under single keys are."""
-    found = []
+    log_p = []
     for number, text in enumerate(tqdm(corpus, desc=f"fixed spans, {family}")):
         registry = drawn(model, family, f"single {number}", keys)
         ids = texts.tokenizer(model).encode(text.text).token_ids
         pairs = pair_numbers(ids, registry)
         first = np.flatnonzero((pairs >= 0) & ~repeats(pairs))
         totals = score_tokens(ids, registry)[first].sum(axis=0, dtype=np.float64)
-        found.append(log_tails(totals, np.full(keys, len(first)), registry.profile.family))
-    return uniformity(np.exp(np.concatenate(found)))
+        log_p.append(log_tails(totals, np.full(keys, len(first)), registry.profile.family))
+    return uniformity(np.exp(np.concatenate(log_p)))
 
 
 def uniformity(p_values: Floats) -> dict[str, Any]:
@@ -163,17 +163,17 @@ def power(work: pathlib.Path, cell: texts.Cell, limit: int = 300) -> list[dict[s
         auditor, name = Auditor(registry), texts.agent_name(text.speakers[turn])
         entropy.append(float(text.entropy[turn]))
         for length in LENGTHS:
-            said = texts.turn_text(cell.model, text.ids[turn, :length])
-            logs[length].append(auditor.audit(said).evidence[name])
+            turn_words = texts.turn_text(cell.model, text.ids[turn, :length])
+            logs[length].append(auditor.audit(turn_words).evidence[name])
     for length, values in logs.items():
-        found = np.array(values)
-        shares = {str(level): float((found <= math.log(level)).mean()) for level in LEVELS}
+        log_p = np.array(values)
+        shares = {str(level): float((log_p <= math.log(level)).mean()) for level in LEVELS}
         rows.append(
             {
                 "cell": cell.name,
                 "entropy_nats": float(np.mean(entropy)),
                 "tokens": length,
-                "turns": len(found),
+                "turns": len(log_p),
                 "found": shares,
             }
         )
@@ -181,7 +181,7 @@ def power(work: pathlib.Path, cell: texts.Cell, limit: int = 300) -> list[dict[s
 
 
 def groups_of(
-    corpus: Sequence[unmarked.Unmarked], work: pathlib.Path, each: int, limit: int | None
+    corpus: Sequence[unmarked.Unmarked], work: pathlib.Path, registries_per_text: int, limit: int | None
 ) -> dict[str, list[Callable[[], Sequence[Report]]]]:
     """Return for every kind of text its audits, each a text under some registries."""
     groups: dict[str, list[Callable[[], Sequence[Report]]]] = {}
@@ -189,7 +189,9 @@ def groups_of(
 
     def audit(text: str, model: str, family: str, label: str) -> Sequence[Report]:
         ids = texts.tokenizer(model).encode(text).token_ids
-        registries = (drawn(model, family, f"{label} {i}", SIZES[i % len(SIZES)]) for i in range(each))
+        registries = (
+            drawn(model, family, f"{label} {i}", SIZES[i % len(SIZES)]) for i in range(registries_per_text)
+        )
         # This level attributes whatever could be attributed at any.
         return [Auditor(registry, level=0.999).audit(token_ids=ids) for registry in registries]
 
@@ -219,15 +221,15 @@ def markdown(results: dict[str, Any]) -> str:
     }
     by_decoder = [
         {"decoder": decoder, "family": family, "levels": levels}
-        for family, each in results["attributions"].items()
-        for decoder, levels in each.items()
+        for family, of_decoder in results["attributions"].items()
+        for decoder, levels in of_decoder.items()
     ]
     share = INTERVAL.replace("3f", "5f")
     attributed = {
         **{"decoder": "{decoder}", "family": "{family}"},
         **{f"at {level:g} (95 %)": share.format(f"levels[{level}]") for level in LEVELS},
     }
-    spans = [{"family": name, **found} for name, found in results["fixed_spans"].items()]
+    spans = [{"family": name, **span_figures} for name, span_figures in results["fixed_spans"].items()]
     uniform = {
         **{"family": "{family}", "p-values": "{p_values:,}"},
         **{"distance": "{kolmogorov_distance:.5f}", "95 %": "{expected_distance_95:.5f}"},
@@ -259,16 +261,16 @@ def main() -> None:
     line.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
     line.add_argument("--registries", type=int, default=20, help="per text (default: 20)")
     line.add_argument("--texts", type=int, help="unmarked ones (default: all)")
-    given = line.parse_args()
-    corpus = unmarked.texts(given.data, given.work)
-    some = corpus[: given.texts]
+    options = line.parse_args()
+    corpus = unmarked.texts(options.data, options.work)
+    chosen = corpus[: options.texts]
     results = {
-        "null": null(groups_of(corpus, given.work, given.registries, given.texts)),
-        "attributions": {family: attributions(some, "shipped", family) for family in texts.FAMILIES},
-        "fixed_spans": {family: fixed_spans(some, "shipped", family) for family in texts.FAMILIES},
-        "power": [row for cell in texts.CELLS for row in power(given.work, cell)],
+        "null": null(groups_of(corpus, options.work, options.registries, options.texts)),
+        "attributions": {family: attributions(chosen, "shipped", family) for family in texts.FAMILIES},
+        "fixed_spans": {family: fixed_spans(chosen, "shipped", family) for family in texts.FAMILIES},
+        "power": [row for cell in texts.CELLS for row in power(options.work, cell)],
     }
-    finish(line, given, results, markdown(results))
+    finish(line, options, results, markdown(results))
 
 
 if __name__ == "__main__":

@@ -37,14 +37,14 @@ GRID = tuple(round(calibrate.SHORTEST * 1.12**step) for step in range(32))
 
 def real(work: pathlib.Path, cell: texts.Cell, keys: Sequence[int]) -> dict[str, Any] | None:
     """Return the tokens needed in one cell, or None where it has no texts yet."""
-    found = texts.load(work, cell)
-    if not found:
+    all_turns = texts.load(work, cell)
+    if not all_turns:
         return None
     rows = [
-        agent_log_p(np.concatenate([turns.ids[t] for t in said]), turns.registry(), slot)
-        for turns in found
+        agent_log_p(np.concatenate([turns.ids[t] for t in turns_of_agent]), turns.registry(), slot)
+        for turns in all_turns
         for slot in range(cell.agents)
-        if (said := [t for t, speaker in enumerate(turns.speakers) if speaker == slot])
+        if (turns_of_agent := [t for t, speaker in enumerate(turns.speakers) if speaker == slot])
     ]
     log_p = np.array(rows)
     return {
@@ -53,7 +53,7 @@ def real(work: pathlib.Path, cell: texts.Cell, keys: Sequence[int]) -> dict[str,
         "temperature": cell.temperature,
         "family": cell.family,
         "kappa": texts.scheme(cell.family).kappa,
-        "entropy": float(np.mean([turns.entropy for turns in found])),
+        "entropy": float(np.mean([turns.entropy for turns in all_turns])),
         "level": LEVEL,
         "share": SHARE,
         "agents": len(rows),
@@ -75,12 +75,12 @@ def log_p_of(
     scores: NDArray[np.float32], first: NDArray[np.bool_], registry: Registry, grid: Sequence[int] = GRID
 ) -> list[float]:
     """Return the log p-value of one key, of scores [T, 1] that count where a pair stands first [T]."""
-    family, found = registry.profile.family, []
+    family, log_p = registry.profile.family, []
     for count in grid:
         counted = first[:count]
         activity = log_activity(*evidence_blocks(scores[:count], counted), family)
-        found.append(float(activity_log_p(activity, int(counted.sum()), family)[0]))
-    return found
+        log_p.append(float(activity_log_p(activity, int(counted.sum()), family)[0]))
+    return log_p
 
 
 def tokens_needed(log_p: NDArray[np.float64], keys: int) -> int | None:
@@ -98,34 +98,36 @@ def markdown(content: dict[str, Any]) -> str:
         rows.append(calibrate.Power(**{**row, **series}))
     parts = [calibrate.power_table(rows)]
     if content["real"]:
-        found = []
+        needed_rows = []
         for r in content["real"]:
             kappa = "" if r["family"] == "gumbel" else f", {r['kappa']:g}"
             needed = {int(k): calibrate.tokens_needed(n, r["most"]) for k, n in r["tokens"].items()}
-            found.append({**r, "strength": kappa, "needed": needed})
+            needed_rows.append({**r, "strength": kappa, "needed": needed})
         keys = [int(k) for k in content["real"][0]["tokens"]]
         formats = {
             "text": "{model} model, T = {temperature}, {family}{strength}",
             "nats per token": "{entropy:.2f}",
             **{f"{k:,} agent{'s' * (k > 1)}": f"{{needed[{k}]}}" for k in keys},
         }
-        said = "The same in texts of the benchmark's models: what an agent said there, turn after turn."
-        parts += [said, columns(found, formats)]
+        caption = "The same in texts of the benchmark's models: what an agent said there, turn after turn."
+        parts += [caption, columns(needed_rows, formats)]
     return "\n\n".join(parts)
 
 
 def main() -> None:
     line = parser("benchmarks.accuracy.power", __doc__)
     line.add_argument("--work", type=pathlib.Path, help="folder of the texts (default: simulation alone)")
-    given = line.parse_args()
+    options = line.parse_args()
     rows = calibrate.power(level=LEVEL, share=SHARE, progress=print)
     # Agents of four have 1,200 tokens in a text: those of six say less, and the same.
     cells = [cell for cell in texts.CELLS if cell.agents == min(texts.AGENTS)]
-    found = [] if given.work is None else [real(given.work, c, calibrate.KEYS) for c in cells]
+    measured = [] if options.work is None else [real(options.work, c, calibrate.KEYS) for c in cells]
     simulated = [dataclasses.asdict(row) for row in rows]
-    kept = [] if given.work or not given.output.is_file() else json.loads(given.output.read_text())["real"]
-    content = {"simulated": simulated, "real": kept or [row for row in found if row is not None]}
-    finish(line, given, content, markdown(content))
+    previous = (
+        [] if options.work or not options.output.is_file() else json.loads(options.output.read_text())["real"]
+    )
+    content = {"simulated": simulated, "real": previous or [row for row in measured if row is not None]}
+    finish(line, options, content, markdown(content))
 
 
 if __name__ == "__main__":

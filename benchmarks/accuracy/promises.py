@@ -63,12 +63,12 @@ def measured(case: regimes.Case) -> Counts:
     counts["characters"] = characters[truth >= 0].sum()
     for level in LEVELS:
         plan = Auditor(case.registry, level=level).plan
-        found = attribute(plan, [case.talk.text], [encoding])
-        _segments(counts, found, truth, level)
-        counts[f"segments/{level}/right"] = _named(found, truth, characters)[1]
+        attributed = attribute(plan, [case.talk.text], [encoding])
+        _segments(counts, attributed, truth, level)
+        counts[f"segments/{level}/right"] = _named(attributed, truth, characters)[1]
         if level == 0.01:
-            _shares(counts, found, truth)
-            _errors(counts, found, truth)
+            _shares(counts, attributed, truth)
+            _errors(counts, attributed, truth)
         plan = Auditor(case.registry, level=level, attributed="tokens").plan
         wrong, right = _named(attribute(plan, [case.talk.text], [encoding]), truth, characters)
         counts[f"tokens/{level}/named"], counts[f"tokens/{level}/wrong"] = wrong + right, wrong
@@ -133,9 +133,9 @@ def figures(rows: Sequence[Counts]) -> dict[str, Any]:
     def all_of(name: str) -> list[float]:
         return [row.get(name, 0.0) for row in rows]
 
-    def share(part: str, whole: str) -> list[float] | None:
-        found = ratio(all_of(part), all_of(whole), 0, 2000)
-        return None if found is None else [found.mean, found.low, found.high]
+    def share(part: str, total: str) -> list[float] | None:
+        share_of = ratio(all_of(part), all_of(total), 0, 2000)
+        return None if share_of is None else [share_of.mean, share_of.low, share_of.high]
 
     def total(name: str) -> float:
         return float(np.sum(all_of(name)))
@@ -167,7 +167,7 @@ def figures(rows: Sequence[Counts]) -> dict[str, Any]:
 
 def run(work: pathlib.Path, split: str, names: Iterable[str], limit: int | None) -> dict[str, Any]:
     """Return regime -> family -> figures, of what texts are there."""
-    found: dict[str, Any] = {}
+    by_regime: dict[str, Any] = {}
     cells = [cell for cell in texts.CELLS if cell.agents == AGENTS]
     for name in tqdm(list(names), desc="regimes"):
         rows: dict[str, list[Counts]] = collections.defaultdict(list)
@@ -175,28 +175,32 @@ def run(work: pathlib.Path, split: str, names: Iterable[str], limit: int | None)
             of_cell = texts.load(work, cell, split)[:limit]
             rounds = ROUNDS.get(name, 1) if len(of_cell) > 1 else 0
             rows[cell.family] += [measured(case) for case in regimes.cases(of_cell, name, rounds)]
-        found[name] = {family: figures(each) for family, each in rows.items() if each}
-    return found
+        by_regime[name] = {
+            family: figures(family_rows) for family, family_rows in rows.items() if family_rows
+        }
+    return by_regime
 
 
-def verdicts(found: Mapping[str, Any]) -> list[list[str]]:
+def verdicts(by_regime: Mapping[str, Any]) -> list[list[str]]:
     """Return the worst regime for each level, of those with 1,000 attributed segments or more."""
     lines = []
     for level in LEVELS:
-        each = [
+        worst_values = [
             (regime, family, figures[f"{level:g}"])
-            for regime, of in found.items()
+            for regime, of in by_regime.items()
             for family, figures in of.items()
         ]
-        many = [(f["false"][0], f"{r}, {family}") for r, family, f in each if f["segments"] >= 1000]
-        named = [(f["wrong"][0], f"{r}, {family}") for r, family, f in each if f["characters"] >= 100_000]
-        for what, of in (("false segments", many), ("wrong characters, by tokens", named)):
-            worst, where = max(of, default=(math.nan, "nowhere"))
-            lines.append([f"{level:g}", what, f"{worst:.4f}", where, str(len(of))])
+        many = [(f["false"][0], f"{r}, {family}") for r, family, f in worst_values if f["segments"] >= 1000]
+        named = [
+            (f["wrong"][0], f"{r}, {family}") for r, family, f in worst_values if f["characters"] >= 100_000
+        ]
+        for question, of in (("false segments", many), ("wrong characters, by tokens", named)):
+            worst, regime_name = max(of, default=(math.nan, "nowhere"))
+            lines.append([f"{level:g}", question, f"{worst:.4f}", regime_name, str(len(of))])
     return lines
 
 
-def markdown(found: Mapping[str, Any]) -> str:
+def markdown(by_regime: Mapping[str, Any]) -> str:
     rows = [
         {
             "regime": regime,
@@ -204,7 +208,7 @@ def markdown(found: Mapping[str, Any]) -> str:
             **figures,
             **{f"at{i}": figures[f"{level:g}"] for i, level in enumerate(LEVELS)},
         }
-        for regime, of in found.items()
+        for regime, of in by_regime.items()
         for family, figures in of.items()
     ]
     first = [("regime", "{regime}"), ("family", "{family}"), ("texts", "{texts}")]
@@ -223,7 +227,10 @@ def markdown(found: Mapping[str, Any]) -> str:
             (f"segments, {level:g}", f"{{at{i}[named][0]:.3f}}"),
             ("tokens", f"{{at{i}[named][1]:.3f}}"),
         ]
-    share = [*first, *((what, f"{{share[{what}]:.3f}}") for what in ("stated", "right", "covered", "width"))]
+    share = [
+        *first,
+        *((column, f"{{share[{column}]:.3f}}") for column in ("stated", "right", "covered", "width")),
+    ]
     errors = np.sum([row["error"] for row in rows], axis=0) if rows else np.zeros((len(EDGES) - 1, 3))
     calibrated = [
         [f"{low:g} to {high:g}", f"{int(count):,}", f"{stated / count:.5f}", f"{wrong_ / count:.5f}"]
@@ -233,7 +240,7 @@ def markdown(found: Mapping[str, Any]) -> str:
     sections = [
         "**In one number each**: the worst regime of those with 1,000 attributed segments, or 100,000 named"
         " characters",
-        table(["level", "what", "share", "where", "regimes"], verdicts(found)),
+        table(["level", "what", "share", "where", "regimes"], verdicts(by_regime)),
         "**False**: attributed segments that hold no token of the named agent",
         columns(rows, false),
         '**Wrong**: named characters that are another\'s, with `attributed="tokens"`',
@@ -274,9 +281,9 @@ def main() -> None:
     names = list(regimes.REGIMES)
     line.add_argument("--regimes", nargs="+", default=names, choices=names)
     line.add_argument("--texts", type=int, help="of each cell (default: all)")
-    given = line.parse_args()
-    found = run(given.work, given.split, given.regimes, given.texts)
-    finish(line, given, {"levels": LEVELS, "edges": EDGES, "regimes": found}, markdown(found))
+    options = line.parse_args()
+    by_regime = run(options.work, options.split, options.regimes, options.texts)
+    finish(line, options, {"levels": LEVELS, "edges": EDGES, "regimes": by_regime}, markdown(by_regime))
 
 
 if __name__ == "__main__":

@@ -60,12 +60,12 @@ def edited(pool: Pool) -> list[Piece]:
     pieces = []
     strange = pool.foreign()[0].split()
     for i in range(texts.TURNS):
-        said, agent = pool.turn(i, 200)
+        words_said, agent = pool.turn(i, 200)
         words = []
-        for word in said.split(" "):
-            what = pool.draw.random()
-            words += [] if what < 0.1 else [pool.draw.choice(strange)] if what < 0.2 else [word]
-            words += [word] if what > 0.9 else []
+        for word in words_said.split(" "):
+            draw_value = pool.draw.random()
+            words += [] if draw_value < 0.1 else [pool.draw.choice(strange)] if draw_value < 0.2 else [word]
+            words += [word] if draw_value > 0.9 else []
         pieces.append((" ".join(words), agent))
     return pieces
 
@@ -74,9 +74,9 @@ def quoted(pool: Pool) -> list[Piece]:
     """Turns of 200 tokens, in the middle of each some 20 to 80 words that an earlier turn holds."""
     pieces = [pool.turn(0, 200)]
     for i in range(1, texts.TURNS):
-        said, agent = pool.turn(i, 200)
+        turn_words, agent = pool.turn(i, 200)
         source, whose = pool.turn(pool.draw.randrange(i), 200)
-        words, from_ = said.split(" "), source.split(" ")
+        words, from_ = turn_words.split(" "), source.split(" ")
         size = pool.draw.randint(20, 80)
         start = pool.draw.randrange(max(1, len(from_) - size))
         half = len(words) // 2
@@ -89,8 +89,8 @@ def quoted(pool: Pool) -> list[Piece]:
 def one_turn(pool: Pool) -> list[Piece]:
     """One turn of 100, 200 or 400 tokens somewhere in 8,000 tokens of others."""
     pieces = [pool.foreign() for _ in range(8000 // LONG)]
-    own = pool.turn(pool.draw.randrange(texts.TURNS), pool.draw.choice((100, 200, 400)))
-    pieces.insert(pool.draw.randrange(len(pieces) + 1), own)
+    turn = pool.turn(pool.draw.randrange(texts.TURNS), pool.draw.choice((100, 200, 400)))
+    pieces.insert(pool.draw.randrange(len(pieces) + 1), turn)
     return pieces
 
 
@@ -123,9 +123,9 @@ REGIMES: Mapping[str, Callable[[Pool], list[Piece]]] = {
 
 def cases(found: Sequence[texts.Turns], regime: str, rounds: int = 1) -> Iterator[Case]:
     """Yield `rounds` texts of a regime from each text of a cell. Deterministic."""
-    for each in range(rounds):
+    for round_number in range(rounds):
         for own in found:
-            draw = random.Random(f"{regime}/{each}/{own.cell.name}/{own.seed}")
+            draw = random.Random(f"{regime}/{round_number}/{own.cell.name}/{own.seed}")
             pool = Pool(own, [other for other in found if other is not own], draw)
             pieces = REGIMES[regime](pool)
             talk = texts.joined([said for said, _ in pieces], [agent for _, agent in pieces], JOINER)

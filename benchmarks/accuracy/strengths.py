@@ -156,11 +156,11 @@ def truth_of(regime: Regime, rng: np.random.Generator) -> Labels:
     return np.concatenate(parts)
 
 
-def measured(regime: Regime, truth: Labels, found: NDArray[np.integer[Any]]) -> float:
+def measured(regime: Regime, truth: Labels, labels: NDArray[np.integer[Any]]) -> float:
     if regime.measure == "TokenAcc":
-        return float((found == truth).mean())
-    either = (found >= 0) | (truth >= 0)
-    return float(((found >= 0) & (truth >= 0)).sum() / max(1, either.sum()))
+        return float((labels == truth).mean())
+    either = (labels >= 0) | (truth >= 0)
+    return float(((labels >= 0) & (truth >= 0)).sum() / max(1, either.sum()))
 
 
 def bayes(regime: Regime, law: Family, scores: Floats, nats: Floats) -> NDArray[np.int64]:
@@ -170,14 +170,14 @@ def bayes(regime: Regime, law: Family, scores: Floats, nats: Floats) -> NDArray[
     ratios = strengths * np.tile(scores, len(steps)) - law.log_mgf(strengths)
     if regime.diluted:
         ratios = np.logaddexp(np.log(DILUTED), np.log(1 - DILUTED) + ratios)
-    nobody = regime.share_of_nobody if regime.nobody else 0.0
+    null_share = regime.share_of_nobody if regime.nobody else 0.0
     gap = regime.gap or None
-    posterior, left, _ = forward_backward(
-        ratios, regime.mean_segment, nobody, stages=STAGES, null_segment=gap
+    posterior, null_posterior, _ = forward_backward(
+        ratios, regime.mean_segment, null_share, stages=STAGES, null_segment=gap
     )
     posterior = posterior.reshape(len(scores), len(steps), -1).sum(axis=1)
     best = posterior.argmax(axis=1)
-    return np.where(posterior.max(axis=1) <= left, NOBODY, best) if regime.nobody else best
+    return np.where(posterior.max(axis=1) <= null_posterior, NOBODY, best) if regime.nobody else best
 
 
 def figures(regime: Regime, name: str, nats: float, text: int) -> dict[str, float]:
@@ -185,31 +185,31 @@ def figures(regime: Regime, name: str, nats: float, text: int) -> dict[str, floa
     law = LAWS[name]
     rng = np.random.default_rng([zlib.crc32(f"{regime.name}/{name}/{nats}".encode()), text])
     truth = truth_of(regime, rng)
-    each = nats * np.exp(SPREAD * rng.normal(size=regime.agents)) * (2 if regime.diluted else 1)
+    nats_of_agents = nats * np.exp(SPREAD * rng.normal(size=regime.agents)) * (2 if regime.diluted else 1)
     tilts = np.zeros((len(truth), regime.agents))
     marked = np.flatnonzero(truth >= 0)
     if regime.diluted:
         marked = marked[rng.random(len(marked)) >= DILUTED]
-    carried = each[truth[marked]]
+    carried = nats_of_agents[truth[marked]]
     if regime.varied:
         turn = np.cumsum(np.diff(truth, prepend=truth[0]) != 0)[marked]
         carried = carried * np.exp(VARIED * rng.normal(size=len(truth))[turn])
     tilts[marked, truth[marked]] = strength_of(law, carried)
     scores = draw(law, tilts, rng).astype(np.float32)
     read = decode(scores, family=law, allow_unattributed=regime.nobody)
-    known, found, held = (
-        bayes(regime, law, scores.astype(np.float64), each),
+    bayes_labels, fitted, fixed = (
+        bayes(regime, law, scores.astype(np.float64), nats_of_agents),
         read.token_agents,
         read.posterior,
     )
-    assert held is not None
-    named = found >= 0
+    assert fixed is not None
+    named = fitted >= 0
     return {
-        "posterior": measured(regime, truth, found),
-        "bayes": measured(regime, truth, known),
+        "posterior": measured(regime, truth, fitted),
+        "bayes": measured(regime, truth, bayes_labels),
         "named": float(named.sum()),
-        "stated": float(held[np.arange(len(found)), found][named].sum()),
-        "right": float((found == truth)[named].sum()),
+        "stated": float(fixed[np.arange(len(fitted)), fitted][named].sum()),
+        "right": float((fitted == truth)[named].sum()),
     }
 
 
@@ -218,16 +218,16 @@ def rows_of(regimes: Sequence[Regime], texts: int) -> Iterator[dict[str, Any]]:
         for nats in regime.nats:
             for law in LAWS:
                 for text in range(texts):
-                    where = {"regime": regime.name, "measure": regime.measure, "nats": nats, "law": law}
-                    yield {**where, "text": text, **figures(regime, law, nats, text)}
+                    labels = {"regime": regime.name, "measure": regime.measure, "nats": nats, "law": law}
+                    yield {**labels, "text": text, **figures(regime, law, nats, text)}
 
 
 def run(
-    regimes: Sequence[Regime], texts: int, before: Sequence[dict[str, Any]] = ()
+    regimes: Sequence[Regime], texts: int, earlier_rows: Sequence[dict[str, Any]] = ()
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the cells, a regime with so many nats in all families, and the rows behind them."""
     keys = ("regime", "nats", "law", "text")
-    earlier = {tuple(row[key] for key in keys): row["posterior"] for row in before}
+    earlier = {tuple(row[key] for key in keys): row["posterior"] for row in earlier_rows}
     rows = list(rows_of(regimes, texts))
     for row in rows:
         at = tuple(row[key] for key in keys)
@@ -236,15 +236,15 @@ def run(
     cells = []
     for regime in regimes:
         for nats in regime.nats:
-            some = [row for row in rows if (row["regime"], row["nats"]) == (regime.name, nats)]
-            names = [name for name in ("before", "posterior", "gain", "bayes") if name in some[0]]
-            found: dict[str, Any] = {name: summary([row[name] for row in some]) for name in names}
-            gap = summary([row["bayes"] - row["posterior"] for row in some])
-            count = max(1.0, sum(row["named"] for row in some))
+            selected = [row for row in rows if (row["regime"], row["nats"]) == (regime.name, nats)]
+            names = [name for name in ("before", "posterior", "gain", "bayes") if name in selected[0]]
+            means: dict[str, Any] = {name: summary([row[name] for row in selected]) for name in names}
+            gap = summary([row["bayes"] - row["posterior"] for row in selected])
+            count = max(1.0, sum(row["named"] for row in selected))
             for name in ("stated", "right"):
-                found[name] = sum(row[name] for row in some) / count
+                means[name] = sum(row[name] for row in selected) / count
             cells.append(
-                {**{key: some[0][key] for key in ("regime", "measure", "nats")}, **found, "gap": gap}
+                {**{key: selected[0][key] for key in ("regime", "measure", "nats")}, **means, "gap": gap}
             )
     return cells, rows
 
@@ -269,10 +269,10 @@ def main() -> None:
     line.add_argument("--texts", type=int, default=40, help="of each family and cell (default: 40)")
     line.add_argument("--before", type=pathlib.Path, help="results of another checkout, rows beside them")
     line.add_argument("--alternating", action="store_true", help="a gap before each turn, and nothing else")
-    given = line.parse_args()
-    before = read_rows(given.before) if given.before else []
-    cells, rows = run(ALTERNATING if given.alternating else REGIMES, given.texts, before)
-    finish(line, given, {"cells": cells}, markdown(cells, given.texts), rows=rows)
+    options = line.parse_args()
+    earlier = read_rows(options.before) if options.before else []
+    cells, rows = run(ALTERNATING if options.alternating else REGIMES, options.texts, earlier)
+    finish(line, options, {"cells": cells}, markdown(cells, options.texts), rows=rows)
 
 
 if __name__ == "__main__":

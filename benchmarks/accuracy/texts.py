@@ -197,12 +197,12 @@ def speakers(agents: int, turns: int, seed: int) -> tuple[int, ...]:
     if agents < 2:
         raise InputError(f"agents: got {agents}, expected at least 2")
     draw = random.Random(seed)
-    found: list[int] = []
-    while len(found) < turns:
+    order_of_turns: list[int] = []
+    while len(order_of_turns) < turns:
         order = draw.sample(range(agents), agents)
-        if not found or order[0] != found[-1]:
-            found += order
-    return tuple(found[:turns])
+        if not order_of_turns or order[0] != order_of_turns[-1]:
+            order_of_turns += order
+    return tuple(order_of_turns[:turns])
 
 
 def units(split: str) -> list[range]:
@@ -245,7 +245,7 @@ def generate(
                 for text, seed in zip(texts, seeds, strict=True)
             ]
         )
-        found = sample(
+        sampled_turns = sample(
             language_model,
             prompts,
             slots[:, start : start + cell.agents],
@@ -256,10 +256,10 @@ def generate(
             free=free,
             seed=integer(f"round {start} of {' '.join(map(str, seeds))}"),
         )
-        drawn.append(found)
-        for text, rows in enumerate(found.ids.reshape(len(seeds), cell.agents, turn_tokens)):
-            said = [turn_text(cell.model, row) for row in rows]
-            texts[text] = JOINER.join([texts[text], *said] if texts[text] else said)
+        drawn.append(sampled_turns)
+        for text, rows in enumerate(sampled_turns.ids.reshape(len(seeds), cell.agents, turn_tokens)):
+            turn_words = [turn_text(cell.model, row) for row in rows]
+            texts[text] = JOINER.join([texts[text], *turn_words] if texts[text] else turn_words)
 
     def of(field: str, text: int) -> Any:
         here = slice(text * cell.agents, (text + 1) * cell.agents)
@@ -316,8 +316,8 @@ def read(path: pathlib.Path, cell: Cell) -> list[Turns]:
         ids = unit["ids"].astype(np.int64)
         unmarked = np.unpackbits(unit["unmarked"], axis=-1, count=ids.shape[-1]).astype(np.bool_)
         return [
-            Turns(cell, int(seed), tuple(map(int, said)), *rest)
-            for seed, said, *rest in zip(
+            Turns(cell, int(seed), tuple(map(int, turn_order)), *arrays)
+            for seed, turn_order, *arrays in zip(
                 unit["seeds"],
                 unit["speakers"],
                 ids,
@@ -380,10 +380,10 @@ def run(work: pathlib.Path, cells: Sequence[Cell]) -> None:
             loaded = cell.model, load_model(MODELS[cell.model])[0]
         started = time.monotonic()
         seeds = [text_seed(cell, split, index) for index in texts]
-        found = generate(loaded[1], cell, seeds, turn_tokens=TURN_TOKENS[-1], turns=TURNS)
-        save(path_of(work, cell, split, texts), found)
-        speed = len(found) * TURNS * TURN_TOKENS[-1] / (time.monotonic() - started)
-        figures = " ".join(f"{name} {value:.3f}" for name, value in entropies(found).items())
+        generated = generate(loaded[1], cell, seeds, turn_tokens=TURN_TOKENS[-1], turns=TURNS)
+        save(path_of(work, cell, split, texts), generated)
+        speed = len(generated) * TURNS * TURN_TOKENS[-1] / (time.monotonic() - started)
+        figures = " ".join(f"{name} {value:.3f}" for name, value in entropies(generated).items())
         print(f"{done}/{len(todo)} {cell.name} {split} {texts}: {speed:.0f} tokens/s, {figures}", flush=True)
 
 

@@ -154,16 +154,16 @@ def model_logits() -> dict[str, torch.Tensor]:
         torch.manual_seed(0)
         text = model.generate(ids, do_sample=True, top_k=0, max_new_tokens=100, pad_token_id=0)
         logits = model(text).logits[0, PROMPT:].float()
-    found = {}
+    by_position = {}
     for name, temperature, top_p in (("T = 1", 1.0, 1.0), ("T = 0.7, top-p 0.9", 0.7, 0.9)):
         final = transformers.TopPLogitsWarper(top_p)(text, logits / temperature)
         log_p = torch.log_softmax(final, -1)
         entropies = torch.special.entr(log_p.exp()).sum(-1)
         order = entropies.argsort()
         order = order[entropies[order] > 0.05]  # where the next token is certain there is nothing to count
-        for place, index in (("low", 0), ("middle", len(order) // 2), ("high", -1)):
-            found[f"shipped model, {name}, {place} entropy"] = final[order[index]]
-    return found
+        for position, index in (("low", 0), ("middle", len(order) // 2), ("high", -1)):
+            by_position[f"shipped model, {name}, {position} entropy"] = final[order[index]]
+    return by_position
 
 
 def tokens(case: str, family: str, draw: Draw, logits: torch.Tensor, draws: int, seed: int) -> Found:
@@ -211,8 +211,8 @@ def texts(
                 embed_(chosen, ids[:, -WORDS:], slots, keys)
                 chosen = torch.where(chosen == chosen.max(-1, keepdim=True).values, logits, -torch.inf)
             ids = torch.cat([ids, torch.from_numpy(sampled(chosen, rng))[:, None]], dim=1)
-        places = IDS ** np.arange(LENGTH - 1, -1, -1)
-        counts += np.bincount(ids[:, len(prompt) :].numpy() @ places, minlength=IDS**LENGTH)
+        powers = IDS ** np.arange(LENGTH - 1, -1, -1)
+        counts += np.bincount(ids[:, len(prompt) :].numpy() @ powers, minlength=IDS**LENGTH)
     step = torch.softmax(chain.double(), -1).numpy()
     probabilities = np.array(
         [
@@ -235,11 +235,11 @@ def run(draws: int, seed: int) -> list[Found]:
         for family, draw in (("gumbel", gumbel), ("fourier", fourier))
         if family == "gumbel" or case.startswith(("two", "shipped model, T = 1, middle"))
     ]
-    whole, chains = f"texts of {LENGTH} tokens, {IDS} ids, n = {WORDS + 1}", draws // CHAIN_SHARE
-    jobs.append(lambda s: texts(whole, "gumbel", True, chains, s))
-    jobs.append(lambda s: texts(whole, "gumbel without counts", False, chains, s))
-    known = f"{whole}, contexts in the prompt"
-    jobs.append(lambda s: texts(known, "gumbel", True, chains, s, KNOWN))
+    texts_name, chains = f"texts of {LENGTH} tokens, {IDS} ids, n = {WORDS + 1}", draws // CHAIN_SHARE
+    jobs.append(lambda s: texts(texts_name, "gumbel", True, chains, s))
+    jobs.append(lambda s: texts(texts_name, "gumbel without counts", False, chains, s))
+    prompt_name = f"{texts_name}, contexts in the prompt"
+    jobs.append(lambda s: texts(prompt_name, "gumbel", True, chains, s, KNOWN))
     return [job(seed + number) for number, job in enumerate(tqdm(jobs, unit="case"))]
 
 
@@ -251,13 +251,15 @@ def failures(rows: list[Found]) -> list[Found]:
 
 def markdown(rows: list[Found], draws: int) -> str:
     failed, judged = failures(rows), sum(row.judged for row in rows)
-    kept = [("no" if row in failed else "yes") if row.judged else "for contrast" for row in rows]
+    verdict_of = [("no" if row in failed else "yes") if row.judged else "for contrast" for row in rows]
     formats = {
         **{"logits": "{case}", "family": "{family}", "nats": "{entropy:.2f}", "draws": "{draws:,}"},
         **{"cells": "{cells}", "χ²/dof": "{chi_square_per_freedom:.3f}"},
         **{"largest shift": "{largest_shift:.1e}", "p": "{p:.1e}", "kept": "{kept}"},
     }
-    cells = [{**dataclasses.asdict(row), "kept": said} for row, said in zip(rows, kept, strict=True)]
+    cells = [
+        {**dataclasses.asdict(row), "kept": verdict} for row, verdict in zip(rows, verdict_of, strict=True)
+    ]
     return (
         f"# Is the distribution of tokens kept?\n\n{draws:,} tokens a case, each under a random key and"
         f" context. A distribution is kept if p >= {LEVEL / judged:.1e}, which is {LEVEL:g} for all {judged}"
@@ -270,20 +272,20 @@ def main() -> None:
     line = parser("benchmarks.accuracy.unbiased", __doc__)
     line.add_argument("--draws", type=int, default=1_000_000)
     line.add_argument("--seed", type=int, default=0)
-    given = line.parse_args()
+    options = line.parse_args()
 
     torch.set_num_threads(1)  # rows are short: more threads would wait for each other
-    started, rows = time.perf_counter(), run(given.draws, given.seed)
+    started, rows = time.perf_counter(), run(options.draws, options.seed)
     content: dict[str, Any] = {
         **{
-            "draws": given.draws,
-            "seed": given.seed,
+            "draws": options.draws,
+            "seed": options.seed,
             "seconds": round(time.perf_counter() - started, 1),
         },
         **{"passed": not failures(rows), "rows": [dataclasses.asdict(row) for row in rows]},
     }
     packages = ("torch", "transformers", "scipy")
-    finish(line, given, content, markdown(rows, given.draws), packages=packages)
+    finish(line, options, content, markdown(rows, options.draws), packages=packages)
     if failures(rows):
         raise SystemExit(1)
 

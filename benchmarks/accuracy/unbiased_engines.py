@@ -93,45 +93,45 @@ class Left:
 
 def made_logits() -> torch.Tensor:
     """Return logits [LOGITS + CONTEXT_IDS], the last ones -inf."""
-    found = 2 * np.random.default_rng(0).standard_normal(LOGITS)
-    return torch.tensor([*found, *[-math.inf] * CONTEXT_IDS], dtype=torch.float32)
+    values = 2 * np.random.default_rng(0).standard_normal(LOGITS)
+    return torch.tensor([*values, *[-math.inf] * CONTEXT_IDS], dtype=torch.float32)
 
 
-def sequences(asked: Asked, count: int, rng: np.random.Generator) -> tuple[Ids, Ids]:
+def sequences(sampling: Asked, count: int, rng: np.random.Generator) -> tuple[Ids, Ids]:
     """Return prompts [count, P] and outputs [count, O], which end in contexts of their own."""
     words = Scheme(family="gumbel").n_gram - 1
     contexts = rng.integers(LOGITS, LOGITS + CONTEXT_IDS // 2, (count, words))
     contexts = np.tile(contexts, (1, 2))
-    if not asked.penalises:
+    if not sampling.penalises:
         return contexts, np.zeros((count, 0), dtype=np.int64)
-    said = np.broadcast_to(OUTPUT, (count, len(OUTPUT)))
-    return np.broadcast_to(PROMPT, (count, len(PROMPT))), np.concatenate([said, contexts], axis=1)
+    output = np.broadcast_to(OUTPUT, (count, len(OUTPUT)))
+    return np.broadcast_to(PROMPT, (count, len(PROMPT))), np.concatenate([output, contexts], axis=1)
 
 
-def one_of(left: torch.Tensor) -> Ids:
+def one_of(masked: torch.Tensor) -> Ids:
     """Return the one token that each row [B, V] has left."""
-    assert bool((torch.isfinite(left).sum(dim=1) == 1).all())
-    return np.asarray(left.argmax(dim=1))
+    assert bool((torch.isfinite(masked).sum(dim=1) == 1).all())
+    return np.asarray(masked.argmax(dim=1))
 
 
-def tokens(engine: Engine, name: str, case: str, asked: Asked, draws: int, seed: int) -> Found:
+def tokens(engine: Engine, name: str, case: str, sampling: Asked, draws: int, seed: int) -> Found:
     rng, logits = np.random.default_rng(seed), made_logits()
     counts = np.zeros(len(logits), dtype=np.int64)
     for start in range(0, draws, BATCH):
         count = min(BATCH, draws - start)
         keys = keys_of(Scheme(family="gumbel"), len(logits), rng, count)
-        rows = engine.rows(keys, *sequences(asked, count, rng), asked)
-        if asked.drafts:
+        rows = engine.rows(keys, *sequences(sampling, count, rng), sampling)
+        if sampling.drafts:
             assert isinstance(rows, V2Rows)
             # Of other ids than the contexts: else a context comes twice in a million draws.
-            drafts = rng.integers(LOGITS + CONTEXT_IDS // 2, LOGITS + CONTEXT_IDS, (count, asked.drafts))
-            left = rows.verify(logits.repeat(count * (1 + asked.drafts), 1), drafts)
-            left = left[asked.drafts :: 1 + asked.drafts]
+            drafts = rng.integers(LOGITS + CONTEXT_IDS // 2, LOGITS + CONTEXT_IDS, (count, sampling.drafts))
+            masked = rows.verify(logits.repeat(count * (1 + sampling.drafts), 1), drafts)
+            masked = masked[sampling.drafts :: 1 + sampling.drafts]
         else:
-            left = rows.apply(logits.repeat(count, 1))
-        counts += np.bincount(one_of(left), minlength=len(logits))
-    prompts, outputs = sequences(asked, 1, rng)
-    expected = engine.expected(logits, asked, prompts[0].tolist(), outputs[0].tolist())
+            masked = rows.apply(logits.repeat(count, 1))
+        counts += np.bincount(one_of(masked), minlength=len(logits))
+    prompts, outputs = sequences(sampling, 1, rng)
+    expected = engine.expected(logits, sampling, prompts[0].tolist(), outputs[0].tolist())
     assert not counts[expected == 0].any()
     return compare(case, name, True, expected, counts)
 
@@ -144,20 +144,20 @@ def texts(engine: Engine, name: str, draws: int, seed: int) -> Found:
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
     chain = torch.tensor(1.5 * np.random.default_rng(1).standard_normal((IDS, IDS)), dtype=torch.float32)
-    scheme, asked = Scheme(family="gumbel", n_gram=WORDS + 1), Asked()
+    scheme, sampling = Scheme(family="gumbel", n_gram=WORDS + 1), Asked()
     counts = np.zeros(IDS**LENGTH, dtype=np.int64)
     for start in range(0, draws, BATCH):
         count = min(BATCH, draws - start)
         text = np.zeros((count, 1), dtype=np.int64)
         free = FreeTokens(FREE_FIRST, FREE_RATE)
-        rows = engine.rows(keys_of(scheme, IDS, rng, count), text, text[:, :0], asked, free)
+        rows = engine.rows(keys_of(scheme, IDS, rng, count), text, text[:, :0], sampling, free)
         for _ in range(LENGTH):
             drawn = rows.sample(rows.apply(chain[text[:, -1]]))
             rows.append(drawn)
             text = np.concatenate([text, drawn[:, None]], axis=1)
-        places = IDS ** np.arange(LENGTH - 1, -1, -1)
-        counts += np.bincount(text[:, 1:] @ places, minlength=IDS**LENGTH)
-    step = np.array([engine.expected(row, asked, [0], []) for row in chain])
+        powers = IDS ** np.arange(LENGTH - 1, -1, -1)
+        counts += np.bincount(text[:, 1:] @ powers, minlength=IDS**LENGTH)
+    step = np.array([engine.expected(row, sampling, [0], []) for row in chain])
     expected = np.array(
         [
             math.prod(step[a, b] for a, b in itertools.pairwise((0, *text)))
@@ -171,72 +171,75 @@ def left_alone(engine: Engine, name: str, count: int, seed: int) -> list[Left]:
     """Give the engine's sampler rows of which the processor left one token, each with all filters on."""
     rng, logits = np.random.default_rng(seed), made_logits()
     torch.manual_seed(seed)
-    asked = OF_ONE["vllm-v1"]["penalties and the rest"] if name == "vllm-v1" else Asked(**ALL)
-    found = {"sampler": [0, 0]}
+    sampling = OF_ONE["vllm-v1"]["penalties and the rest"] if name == "vllm-v1" else Asked(**ALL)
+    counts_of = {"sampler": [0, 0]}
     for start in range(0, count, BATCH):
         size = min(BATCH, count - start)
         keys = keys_of(Scheme(family="gumbel"), len(logits), rng, size)
-        rows = engine.rows(keys, *sequences(asked, size, rng), asked)
-        left = rows.apply(logits.repeat(size, 1))
+        rows = engine.rows(keys, *sequences(sampling, size, rng), sampling)
+        masked = rows.apply(logits.repeat(size, 1))
         if not isinstance(rows, V2Rows):
-            wrong = rows.sample(left) != one_of(left)
-            found["sampler"] = [found["sampler"][0] + size, found["sampler"][1] + int(wrong.sum())]
+            wrong = rows.sample(masked) != one_of(masked)
+            counts_of["sampler"] = [
+                counts_of["sampler"][0] + size,
+                counts_of["sampler"][1] + int(wrong.sum()),
+            ]
             continue
-        wrong = rows.sample_all(left) != one_of(left)
-        found["sampler"] = [found["sampler"][0] + size, found["sampler"][1] + int(wrong.sum())]
-        for said, proposed in (("drafts looked up", False), ("drafts of a model", True)):
-            seen = found.setdefault(f"rejection sampler, {said}", [0, 0])
+        wrong = rows.sample_all(masked) != one_of(masked)
+        counts_of["sampler"] = [counts_of["sampler"][0] + size, counts_of["sampler"][1] + int(wrong.sum())]
+        for drafts_kind, proposed in (("drafts looked up", False), ("drafts of a model", True)):
+            seen = counts_of.setdefault(f"rejection sampler, {drafts_kind}", [0, 0])
             seen[0], seen[1] = seen[0] + size, seen[1] + rejected(rows, logits, proposed, rng)
-    return [Left(sampler, *numbers) for sampler, numbers in found.items()]
+    return [Left(sampler, *numbers) for sampler, numbers in counts_of.items()]
 
 
 def rejected(rows: V2Rows, logits: torch.Tensor, proposed: bool, rng: np.random.Generator) -> int:
     """Verify two drafts a request, of which half are the chosen token; return how many requests go wrong."""
     drafts = np.zeros((rows.size, 0), dtype=np.int64)
-    for place in range(2):
-        left = rows.verify(logits.repeat(rows.size * (1 + place), 1), drafts)
-        chosen = one_of(left[place :: 1 + place])
-        others = rng.integers(0, LOGITS, rows.size)
-        drafts = np.column_stack([drafts, np.where(rng.random(rows.size) < 0.5, chosen, others)])
-    left = rows.verify(logits.repeat(rows.size * 3, 1), drafts)
-    chosen = one_of(left).reshape(rows.size, 3)
+    for position in range(2):
+        masked = rows.verify(logits.repeat(rows.size * (1 + position), 1), drafts)
+        chosen = one_of(masked[position :: 1 + position])
+        other_ids = rng.integers(0, LOGITS, rows.size)
+        drafts = np.column_stack([drafts, np.where(rng.random(rows.size) < 0.5, chosen, other_ids)])
+    masked = rows.verify(logits.repeat(rows.size * 3, 1), drafts)
+    chosen = one_of(masked).reshape(rows.size, 3)
     of_drafter = torch.from_numpy(rng.normal(0, 2, (rows.size, 2, len(logits))).astype(np.float32))
-    tokens, numbers = rows.reject(left, drafts, of_drafter if proposed else None)
+    tokens, numbers = rows.reject(masked, drafts, of_drafter if proposed else None)
     wrong = 0
     for row in range(rows.size):
         right = next((at for at in range(2) if drafts[row, at] != chosen[row, at]), 2)
-        said = tokens[row, : numbers[row]].tolist()
-        wrong += said != chosen[row, : right + 1].tolist()
+        accepted = tokens[row, : numbers[row]].tolist()
+        wrong += accepted != chosen[row, : right + 1].tolist()
     return wrong
 
 
-def run(engine: Engine, name: str, draws: int, whole: int, rows: int, seed: int) -> dict[str, Any]:
+def run(engine: Engine, name: str, draws: int, text_count: int, rows: int, seed: int) -> dict[str, Any]:
     """Draw everything for one engine: tokens of each case, whole texts, rows with one token left."""
     started, cases = time.perf_counter(), {**CASES, **OF_ONE.get(name, {})}
     seed += 100 * ENGINES.index(name)  # else engines of one distribution would draw the same
-    found = [
-        tokens(engine, name, case, asked, draws, seed + number)
-        for number, (case, asked) in enumerate(tqdm(cases.items(), unit="case"))
+    token_rows = [
+        tokens(engine, name, case, sampling, draws, seed + number)
+        for number, (case, sampling) in enumerate(tqdm(cases.items(), unit="case"))
     ]
-    found.append(texts(engine, name, whole, seed + len(cases)))
-    left = left_alone(engine, name, rows, seed + 1 + len(cases))
+    token_rows.append(texts(engine, name, text_count, seed + len(cases)))
+    forced_rows = left_alone(engine, name, rows, seed + 1 + len(cases))
     return {
-        **{"seconds": round(time.perf_counter() - started, 1), "draws": draws, "texts": whole},
-        "rows": [dataclasses.asdict(row) for row in found],
-        "left": [dataclasses.asdict(row) for row in left],
+        **{"seconds": round(time.perf_counter() - started, 1), "draws": draws, "texts": text_count},
+        "rows": [dataclasses.asdict(row) for row in token_rows],
+        "left": [dataclasses.asdict(row) for row in forced_rows],
     }
 
 
 def verdicts(engines: dict[str, Any]) -> tuple[int, list[str]]:
     """Return how many distributions are meant to be kept, and what is not as it should be."""
-    rows = [row for each in engines.values() for row in each["rows"]]
+    rows = [row for content in engines.values() for row in content["rows"]]
     judged = sum(row["judged"] for row in rows)
     wrong = [f"{r['family']}, {r['case']}" for r in rows if r["p"] < LEVEL / judged]
     wrong += [
-        f"{name}, {left['sampler']}: {left['exceptions']} rows"
-        for name, each in engines.items()
-        for left in each["left"]
-        if left["exceptions"]
+        f"{name}, {forced['sampler']}: {forced['exceptions']} rows"
+        for name, content in engines.items()
+        for forced in content["left"]
+        if forced["exceptions"]
     ]
     return judged, wrong
 
@@ -248,20 +251,21 @@ def markdown(engines: dict[str, Any]) -> str:
         **{"cells": "{cells}", "χ²/dof": "{chi_square_per_freedom:.3f}"},
         **{"largest shift": "{largest_shift:.1e}", "p": "{p:.2g}"},
     }
-    left = [{"engine": name, **row} for name, each in engines.items() for row in each["left"]]
+    forced_rows = [{"engine": name, **row} for name, content in engines.items() for row in content["left"]]
     of_left = {"engine": "{engine}", "sampler": "{sampler}", "rows": "{rows:,}", "exceptions": "{exceptions}"}
-    commands = "\n".join(f"* `{each['command']}`" for each in engines.values())
-    said = "All are." if not wrong else f"NOT as it should be: {'; '.join(wrong)}."
+    commands = "\n".join(f"* `{content['command']}`" for content in engines.values())
+    verdict = "All are." if not wrong else f"NOT as it should be: {'; '.join(wrong)}."
     return (
         "# Do serving engines draw as they would without family gumbel?\n\n"
         "Tokens that our processor chose, each under a random key and context, against the distribution that"
         " the engine's own sampler forms of the same logits. A distribution is kept if p >="
-        f" {LEVEL / judged:.1e}, which is {LEVEL:g} for all {judged}. {said}\n\n"
-        f"{columns([row for each in engines.values() for row in each['rows']], formats)}\n\n"
+        f" {LEVEL / judged:.1e}, which is {LEVEL:g} for all {judged}. {verdict}\n\n"
+        f"{columns([row for content in engines.values() for row in content['rows']], formats)}\n\n"
         "Rows of which the processor left one token, given to the engine's sampler: how often it drew"
         " another, and in how many requests the rejection sampler took other tokens than the chosen ones, two"
         " drafts each."
-        f"\n\n{columns(left, of_left)}\n\nIn the engines' environments (benchmarks/README.md):\n\n{commands}"
+        f"\n\n{columns(forced_rows, of_left)}\n\n"
+        f"In the engines' environments (benchmarks/README.md):\n\n{commands}"
     )
 
 
@@ -274,21 +278,21 @@ def main() -> None:
     )
     line.add_argument("--rows", type=int, default=1024, help="with one token left, given to the sampler")
     line.add_argument("--seed", type=int, default=0)
-    given = line.parse_args()
+    options = line.parse_args()
 
     torch.set_num_threads(1)  # rows are short: more threads would wait for each other
-    whole = given.draws // TEXTS_SHARE[given.engine] if given.texts is None else given.texts
-    engine = open_engine(given.engine)
-    found = {
-        "command": command(line, given),
+    text_count = options.draws // TEXTS_SHARE[options.engine] if options.texts is None else options.texts
+    engine = open_engine(options.engine)
+    content = {
+        "command": command(line, options),
         "environment": environment("scipy", *engine.packages),
-        **run(engine, given.engine, given.draws, whole, given.rows, given.seed),
+        **run(engine, options.engine, options.draws, text_count, options.rows, options.seed),
     }
-    before = json.loads(given.output.read_text("utf-8")) if given.output.is_file() else {}
-    engines = {**before.get("engines", {}), given.engine: found}
+    previous = json.loads(options.output.read_text("utf-8")) if options.output.is_file() else {}
+    engines = {**previous.get("engines", {}), options.engine: content}
     engines = {name: engines[name] for name in ENGINES if name in engines}
-    write(given.output, {"passed": not verdicts(engines)[1], "engines": engines}, markdown(engines))
-    if verdicts({given.engine: found})[1]:
+    write(options.output, {"passed": not verdicts(engines)[1], "engines": engines}, markdown(engines))
+    if verdicts({options.engine: content})[1]:
         raise SystemExit(1)
 
 

@@ -52,12 +52,12 @@ def texts(data: pathlib.Path, work: pathlib.Path | None = None, *, seed: int = 0
     `data` holds `corpus/`, `gsm8k/`, `mama/` and `who_and_when/`; `work` what `generate` wrote (None: no
     samples).
     """
-    found = [text for source, stream in corpora(data) for text in stretches(source, stream, seed)]
+    all_texts = [text for source, stream in corpora(data) for text in stretches(source, stream, seed)]
     if work is not None:
-        found += samples(work)
-    found = list({text.text: text for text in found}.values())
-    random.Random(seed).shuffle(found)
-    return found
+        all_texts += samples(work)
+    all_texts = list({text.text: text for text in all_texts}.values())
+    random.Random(seed).shuffle(all_texts)
+    return all_texts
 
 
 def corpora(data: pathlib.Path) -> Iterator[tuple[str, str]]:
@@ -81,11 +81,11 @@ def stretches(source: str, stream: str, seed: int = 0) -> Iterator[Unmarked]:
         text, start = stream[start:end].strip(), end
         if len(text) < CHARACTERS[0]:
             continue
-        place = draw.randrange(_EVERY)
-        if place == 0:
+        repeated_at = draw.randrange(_EVERY)
+        if repeated_at == 0:
             piece = text[: _log_uniform(draw, *_PIECE)].strip() + draw.choice([" ", "\n", "\n\n"])
             yield Unmarked("pieces", (piece * (len(text) // len(piece) + 1))[: len(text)].strip())
-        elif place == 1:
+        elif repeated_at == 1:
             yield Unmarked("twice", f"{text[: len(text) // 2]} {text[: len(text) // 2]}")
         else:
             yield Unmarked(source, text)
@@ -93,15 +93,15 @@ def stretches(source: str, stream: str, seed: int = 0) -> Iterator[Unmarked]:
 
 def samples(work: pathlib.Path) -> list[Unmarked]:
     """Return what `generate` has written, cut to drawn lengths."""
-    found = []
+    sampled = []
     for model, temperature, path in _sample_files(work):
         if not path.is_file():
             continue
         draw = random.Random(path.stem)
         for row in np.load(path):
             length = _log_uniform(draw, min(100, len(row)), len(row))
-            found.append(Unmarked(f"{model} T={temperature}", marked.turn_text(model, row[:length])))
-    return found
+            sampled.append(Unmarked(f"{model} T={temperature}", marked.turn_text(model, row[:length])))
+    return sampled
 
 
 def generate(

@@ -114,7 +114,7 @@ def clean_solution(text: str) -> str:
     """A worked solution without calculator annotations, its last line as a sentence."""
     text = _CALCULATOR.sub("", text.replace("\r\n", "\n")).strip()
     return re.sub(
-        r"(?:####|\nA:)[ \t]*(.+)$", lambda found: f"\nThe answer is {found[1].strip()}.", text
+        r"(?:####|\nA:)[ \t]*(.+)$", lambda match: f"\nThe answer is {match[1].strip()}.", text
     ).replace("\n\nThe answer", "\nThe answer")
 
 
@@ -163,7 +163,7 @@ def _unwrap(lines: list[str]) -> list[str]:
 
 def _inline_markup(line: str) -> str:
     line = _PEP_ROLE.sub(r"PEP \1", line)
-    line = _ROLE.sub(lambda found: "`" + found[1].split("<")[0].strip().lstrip("~!") + "`", line)
+    line = _ROLE.sub(lambda match: "`" + match[1].split("<")[0].strip().lstrip("~!") + "`", line)
     line = line.replace("``", "`")
     line = _LINK.sub(r"\1", line)
     line = _NAMED_LINK.sub(r"\1", line)
@@ -231,7 +231,7 @@ def _read_tasks(data: Path) -> Iterator[tuple[str, str]]:
 def _without_repeats(documents: Iterable[Document]) -> list[Document]:
     """Drop every long paragraph that occurred before, and documents of which little is left."""
     seen: set[str] = set()
-    kept: list[Document] = []
+    documents_left: list[Document] = []
     for document in documents:
         paragraphs = []
         for paragraph in document.text.rstrip("\n").split("\n\n"):
@@ -242,8 +242,8 @@ def _without_repeats(documents: Iterable[Document]) -> list[Document]:
             paragraphs.append(paragraph)
         text = "\n\n".join(paragraphs) + "\n"
         if len(text) >= 40:
-            kept.append(Document(document.source, document.group, text))
-    return kept
+            documents_left.append(Document(document.source, document.group, text))
+    return documents_left
 
 
 def _is_held_out(group: str) -> bool:

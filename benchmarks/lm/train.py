@@ -209,13 +209,13 @@ def encode_streams(
     tokenizer: Tokenizer, documents: Sequence[Document], recipe: Recipe, seed: int
 ) -> dict[str, NDArray[np.uint16]]:
     """Per source its documents, shuffled, each between its boundaries, as one row of tokens."""
-    before, after = boundaries(tokenizer, recipe)
+    opening, after = boundaries(tokenizer, recipe)
     streams = {}
     for number, source in enumerate(SOURCES):
         texts = [document.text for document in documents if document.source == source]
         order = np.random.default_rng([seed, number]).permutation(len(texts))
         encodings = tokenizer.encode_batch([texts[index] for index in order])
-        tokens = [token for encoding in encodings for token in (*before, *encoding.ids, *after)]
+        tokens = [token for encoding in encodings for token in (*opening, *encoding.ids, *after)]
         streams[source] = np.array(tokens, dtype=np.uint16)
     return streams
 
@@ -295,11 +295,11 @@ def train(arguments: argparse.Namespace) -> None:
     checkpoint = arguments.work / "checkpoint.pt"
     record.update(training.resume(checkpoint, model, optimizer))
     first = record["steps"]
-    before = record["seconds"]
+    seconds_before = record["seconds"]
     started = saved = time.monotonic()
 
     def save() -> None:
-        record.update(steps=step + 1, seconds=round(before + time.monotonic() - started, 1))
+        record.update(steps=step + 1, seconds=round(seconds_before + time.monotonic() - started, 1))
         training.save(checkpoint, model, optimizer, steps=record["steps"], seconds=record["seconds"])
         training.export(model, tokenizer, record, arguments.out)
 

@@ -41,8 +41,8 @@ def learning_rate(step: int, total: int, peak: float, warmup: int, decay: float)
     """Warm-up, plateau, then linear decay to a fiftieth over the last ``decay`` share of the steps."""
     if step < warmup:
         return peak * (step + 1) / warmup
-    left = (total - step) / (decay * total)
-    return peak * max(0.02, min(1.0, left))
+    share_left = (total - step) / (decay * total)
+    return peak * max(0.02, min(1.0, share_left))
 
 
 def apply(model: PreTrainedModel, optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -64,8 +64,8 @@ def read(log_ratios: Floats, lengths: Lengths) -> tuple[NDArray[np.int64], Float
     begins, ends = np.full(path.shape, -np.inf), np.full(path.shape, -np.inf)
     after_begin, after_end = np.full(path.shape, -np.inf), np.full(path.shape, -np.inf)
     _chain_njit(path, log_law, log_lasting, first, shares, begins, ends, after_begin, after_end)
-    whole = np.logaddexp.reduce(begins[0] + after_begin[0])
-    change = np.exp(begins + after_begin - whole) - np.exp(ends + after_end - whole)
+    total = np.logaddexp.reduce(begins[0] + after_begin[0])
+    change = np.exp(begins + after_begin - total) - np.exp(ends + after_end - total)
     posterior = np.cumsum(change, axis=0)[:tokens]
     labels = posterior.argmax(axis=1)
     return np.where(labels == agents, -1, labels), posterior
@@ -86,9 +86,9 @@ def _chain_njit(
     # begins, ends [t, i]: log P(scores before t, a segment of i begins or ends at t), over nobody's
     # after_begin, after_end: log P(scores from t on | the same). The text's end cuts off the last segment.
     tokens, states, longest = len(path) - 1, path.shape[1], log_law.shape[1]
-    others = np.empty(states)
+    log_other_shares = np.empty(states)
     for i in range(states):
-        others[i] = np.log(max(1 - np.exp(shares[i]), 1e-300))
+        log_other_shares[i] = np.log(max(1 - np.exp(shares[i]), 1e-300))
     for t in range(tokens):
         for i in range(states):
             if t == 0:
@@ -97,12 +97,12 @@ def _chain_njit(
                 high = -np.inf
                 for j in range(states):
                     if j != i:
-                        high = max(high, ends[t, j] - others[j])
+                        high = max(high, ends[t, j] - log_other_shares[j])
                 if high > -np.inf:
                     total = 0.0
                     for j in range(states):
                         if j != i:
-                            total += np.exp(ends[t, j] - others[j] - high)
+                            total += np.exp(ends[t, j] - log_other_shares[j] - high)
                     begins[t, i] = shares[i] + high + np.log(total)
         for i in range(states):
             high = -np.inf
@@ -116,16 +116,16 @@ def _chain_njit(
     for t in range(tokens - 1, -1, -1):
         for i in range(states):
             high = -np.inf
-            rest = tokens - t
-            if rest <= longest:
-                high = log_lasting[i, rest - 1] + path[tokens, i]
-            for d in range(1, min(longest, rest - 1) + 1):
+            remaining = tokens - t
+            if remaining <= longest:
+                high = log_lasting[i, remaining - 1] + path[tokens, i]
+            for d in range(1, min(longest, remaining - 1) + 1):
                 high = max(high, log_law[i, d - 1] + path[t + d, i] + after_end[t + d, i])
             if high > -np.inf:
                 total = 0.0
-                if rest <= longest:
-                    total += np.exp(log_lasting[i, rest - 1] + path[tokens, i] - high)
-                for d in range(1, min(longest, rest - 1) + 1):
+                if remaining <= longest:
+                    total += np.exp(log_lasting[i, remaining - 1] + path[tokens, i] - high)
+                for d in range(1, min(longest, remaining - 1) + 1):
                     total += np.exp(log_law[i, d - 1] + path[t + d, i] + after_end[t + d, i] - high)
                 after_begin[t, i] = high + np.log(total) - path[t, i]
         for i in range(states):
@@ -138,4 +138,4 @@ def _chain_njit(
                 for j in range(states):
                     if j != i:
                         total += np.exp(shares[j] + after_begin[t, j] - high)
-                after_end[t, i] = high + np.log(total) - others[i]
+                after_end[t, i] = high + np.log(total) - log_other_shares[i]

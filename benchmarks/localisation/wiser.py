@@ -60,17 +60,17 @@ def detect(
     around = []
     for start, end in runs:
         middle, last = (start + end - 1) // 2, end - 1
-        left = int(max(0, start - block - more)), min(start + block, middle - 1)
+        start_range = int(max(0, start - block - more)), min(start + block, middle - 1)
         right = max(middle, last - block), int(min(last + block + more, tokens - 1))
-        around.append((left, right))
+        around.append((start_range, right))
     lift = sum(total[r[1] + 1] - total[lo[0]] for lo, r in around) / sum(r[1] - lo[0] for lo, r in around)
     path = total - rho * lift * np.arange(tokens + 1)
-    found = []
+    intervals = []
     for (low, high), (first, last) in around:
         if low <= high and first <= last:
             begin = low + int(path[low : high + 1].argmin())
-            found.append((begin, first + 1 + int(path[first + 1 : last + 2].argmax())))
-    return found
+            intervals.append((begin, first + 1 + int(path[first + 1 : last + 2].argmax())))
+    return intervals
 
 
 @functools.lru_cache(1024)

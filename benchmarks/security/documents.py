@@ -139,22 +139,22 @@ def parquets(seed: int) -> dict[str, bytes]:
         return file.getvalue()
 
     draw, texts = random.Random(seed), ["one", None, "", "x" * 10_000, "\u0301" * 1000] * 20
-    whole = content(pa.table({"text": texts}), row_group_size=16)
-    found = {
-        "whole": whole,
+    complete = content(pa.table({"text": texts}), row_group_size=16)
+    variants = {
+        "whole": complete,
         "large strings": content(pa.table({"text": pa.array(texts, pa.large_string())})),
         "no rows": content(pa.table({"text": pa.array([], pa.string())})),
         "magic alone": b"PAR1PAR1",
         "empty": b"",
         "text": b"no Parquet at all\n" * 100,
-        "huge footer": whole[:-8] + b"\xff\xff\xff\x7fPAR1",
+        "huge footer": complete[:-8] + b"\xff\xff\xff\x7fPAR1",
     }
     for part in range(1, 10):
-        found[f"cut {part}"] = whole[: len(whole) * part // 10]
+        variants[f"cut {part}"] = complete[: len(complete) * part // 10]
     for number in range(10):
-        at = draw.randrange(4, len(whole) - 12)
-        found[f"changed {number}"] = whole[:at] + bytes([draw.randrange(256)]) + whole[at + 1 :]
-    return {f"{name}.parquet": data for name, data in found.items()}
+        at = draw.randrange(4, len(complete) - 12)
+        variants[f"changed {number}"] = complete[:at] + bytes([draw.randrange(256)]) + complete[at + 1 :]
+    return {f"{name}.parquet": data for name, data in variants.items()}
 
 
 def texts() -> dict[str, bytes]:
@@ -217,12 +217,12 @@ def audited(work: pathlib.Path, seed: int, size: int) -> Counter[str]:
 
     for more in ([], ["--resume"]):
         done = subprocess.run([*command, *more], capture_output=True)
-        told = done.stdout + done.stderr
-        if done.returncode != 0 or b"Traceback" in told:
-            fault(f"exit code {done.returncode}: {told[-1200:].decode(errors='replace')}")
+        output = done.stdout + done.stderr
+        if done.returncode != 0 or b"Traceback" in output:
+            fault(f"exit code {done.returncode}: {output[-1200:].decode(errors='replace')}")
             return counts
-        if not printable(told.decode("utf-8", "replace")):
-            fault(f"not printable: {told!r}")
+        if not printable(output.decode("utf-8", "replace")):
+            fault(f"not printable: {output!r}")
     documents, bad = rows(out)
     counts["documents read"], counts["records in quarantine"] = len(documents), len(bad)
     if len(documents) + len(bad) < sure:
@@ -235,9 +235,9 @@ def audited(work: pathlib.Path, seed: int, size: int) -> Counter[str]:
     return counts
 
 
-def printable(told: str) -> bool:
+def printable(output: str) -> bool:
     """Tell whether a terminal shows this as it stands: no escapes, no letters that change its direction."""
-    return all(letter.isprintable() or letter in "\n\r" for letter in told)
+    return all(letter.isprintable() or letter in "\n\r" for letter in output)
 
 
 def rows(out: pathlib.Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -291,7 +291,7 @@ def by_the_thousand(work: pathlib.Path, seed: int, count: int) -> Counter[str]:
     team(work / "team.json")
     draw, counts = random.Random(seed), Counter[str](texts=count, faults=0)
     lines = [json.dumps({"text": text(draw)}) for _ in range(count)]
-    given = [json.loads(line)["text"] for line in lines]  # in which two halves of a letter are one
+    sent = [json.loads(line)["text"] for line in lines]  # in which two halves of a letter are one
     (work / "texts.jsonl").write_text("".join(line + "\n" for line in lines))
     decoder = ("cusum", "posterior", "window")[seed % 3]
     command = [
@@ -304,17 +304,19 @@ def by_the_thousand(work: pathlib.Path, seed: int, count: int) -> Counter[str]:
         "--decoder",
         decoder,
     ]
-    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()) as shown:
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()) as captured:
         code = main([str(part) for part in command])
     documents, bad = rows(work / "out")
-    lone = {i for i, each in enumerate(given) if any("\ud800" <= letter <= "\udfff" for letter in each)}
+    lone = {
+        i for i, sentence in enumerate(sent) if any("\ud800" <= letter <= "\udfff" for letter in sentence)
+    }
     problems = [problem for row in documents if (problem := wrong(row))]
     if {row["row"] for row in bad} != lone or len(documents) + len(bad) != count:
         problems.append(
             f"{len(documents)} documents and {len(bad)} in quarantine, expected {len(lone)} there"
         )
-    if code != 0 or not printable(shown.getvalue()):
-        problems.append(f"exit code {code}: {shown.getvalue()!r:.500}")
+    if code != 0 or not printable(captured.getvalue()):
+        problems.append(f"exit code {code}: {captured.getvalue()!r:.500}")
     for problem in problems[:5]:
         print(f"hostile texts, seed {seed}: {problem}")
     counts.update({"faults": len(problems), "not Unicode, in quarantine": len(bad)})

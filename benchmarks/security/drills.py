@@ -126,8 +126,8 @@ def bulk_kills(work: pathlib.Path, draw: random.Random, kills: int) -> Counter[s
         at_once = draw.random() < 0.3
 
         def wait(process: Any, at_once: bool = at_once, out: pathlib.Path = out) -> None:
-            there = len(list(out.glob("documents-*")))
-            while not at_once and process.is_alive() and len(list(out.glob("documents-*"))) == there:
+            parts_written = len(list(out.glob("documents-*")))
+            while not at_once and process.is_alive() and len(list(out.glob("documents-*"))) == parts_written:
                 time.sleep(0.0005)
             process.join(draw.uniform(0, 0.03))
 
@@ -183,8 +183,8 @@ def index_kills(work: pathlib.Path, draw: random.Random, kills: int) -> Counter[
     def add(first: int) -> None:
         index = PublishedIndex(path, registry)
         for seed in range(first, first + 1000):
-            own = random.Random(seed)
-            index.add(NAMES[seed % 3], token_ids=[[own.randrange(1, 1000) for _ in range(40)]])
+            draw_own = random.Random(seed)
+            index.add(NAMES[seed % 3], token_ids=[[draw_own.randrange(1, 1000) for _ in range(40)]])
 
     texts = 0
     while counts["kills"] < kills:
@@ -207,8 +207,8 @@ def group_kills(work: pathlib.Path, draw: random.Random, kills: int) -> Counter[
         process = subprocess.Popen(
             [str(part) for part in (*command, *options)], start_new_session=True, **quiet
         )
-        there = len(list(out.glob("documents-*")))
-        while process.poll() is None and len(list(out.glob("documents-*"))) == there:
+        parts_written = len(list(out.glob("documents-*")))
+        while process.poll() is None and len(list(out.glob("documents-*"))) == parts_written:
             time.sleep(0.01)
         time.sleep(draw.uniform(0, 0.1))
         if process.poll() is None and draw.random() < 0.5:
@@ -251,11 +251,11 @@ def _in_child(check: Callable[[], str]) -> str:
         process.join()
 
 
-def _told(counts: Counter[str], drill: str, said: str) -> None:
-    counts[f"{drill}, not possible here" if said == "no" else drill] += 1
-    if said not in ("", "no"):
+def _told(counts: Counter[str], drill: str, fault: str) -> None:
+    counts[f"{drill}, not possible here" if fault == "no" else drill] += 1
+    if fault not in ("", "no"):
         counts["faults"] += 1
-        print(f"{drill}: {said:.500}")
+        print(f"{drill}: {fault:.500}")
 
 
 def large_files(work: pathlib.Path, draw: random.Random, times: int) -> Counter[str]:
@@ -305,10 +305,10 @@ def mounts(work: pathlib.Path, draw: random.Random, times: int) -> Counter[str]:
     def full(size: int) -> str:
         if not alone(0, size):
             return "no"
-        said = refused(lambda: scene.audit(disk / "out"), "No space left on device")
-        if not said and mount(MS_REMOUNT, 65536) and not scene.ends_well(disk / "out"):
-            said = "not as it was undisturbed"
-        return said
+        fault = refused(lambda: scene.audit(disk / "out"), "No space left on device")
+        if not fault and mount(MS_REMOUNT, 65536) and not scene.ends_well(disk / "out"):
+            fault = "not as it was undisturbed"
+        return fault
 
     def read_only() -> str:
         if not alone(0, 65536):
@@ -317,23 +317,23 @@ def mounts(work: pathlib.Path, draw: random.Random, times: int) -> Counter[str]:
         index = PublishedIndex(disk / "out.idx", registry, create=True)
         index.add("planner", token_ids=[[1, 2, 3, 4, 5, 6]])
         scene.audit(disk / "done")
-        before, texts = registry.digest, index.texts
+        digest_before, texts = registry.digest, index.texts
         if not mount(MS_REMOUNT | MS_RDONLY, 65536):
             return "no"
         reason = "Read-only file system"
-        said = refused(lambda: registry.add("reader"), reason, "read-only")
-        said = said or refused(lambda: index.add("critic", token_ids=[[9, 8, 7, 6, 5, 4]]), reason)
-        said = said or refused(lambda: scene.audit(disk / "out"), reason)
-        said = said or refused(lambda: scene.audit(disk / "done"), reason)
-        if Registry.load(disk / "team.json").digest != before:
-            said = said or "the registry reads as another one"
+        fault = refused(lambda: registry.add("reader"), reason, "read-only")
+        fault = fault or refused(lambda: index.add("critic", token_ids=[[9, 8, 7, 6, 5, 4]]), reason)
+        fault = fault or refused(lambda: scene.audit(disk / "out"), reason)
+        fault = fault or refused(lambda: scene.audit(disk / "done"), reason)
+        if Registry.load(disk / "team.json").digest != digest_before:
+            fault = fault or "the registry reads as another one"
         if not mount(MS_REMOUNT, 65536):
             return "no"
         registry.add("reader")
         index.add("critic", token_ids=[[9, 8, 7, 6, 5, 4]])
         if Registry.load(disk / "team.json").digest != registry.digest or index.texts != texts + 1:
-            said = said or "something was lost"
-        return said or ("" if scene.ends_well(disk / "done") else "not as it was undisturbed")
+            fault = fault or "something was lost"
+        return fault or ("" if scene.ends_well(disk / "done") else "not as it was undisturbed")
 
     for _ in range(times):
         _told(counts, "disk full", _in_child(functools.partial(full, draw.randrange(4, 90))))
@@ -366,8 +366,8 @@ def clocks(work: pathlib.Path, draw: random.Random, times: int) -> Counter[str]:
                 capture_output=True,
                 env={**os.environ, "LD_PRELOAD": str(library)},
             )
-            said = "" if done.returncode == 0 else done.stderr[-500:].decode(errors="replace")
-            _told(counts, "clock jumps", said)
+            fault = "" if done.returncode == 0 else done.stderr[-500:].decode(errors="replace")
+            _told(counts, "clock jumps", fault)
         if f"agent {number}" not in Registry.load(work / "other.json") or content(out) != scene.whole:
             _told(counts, "clock jumps", "not as it was undisturbed")
     return counts

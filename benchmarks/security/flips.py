@@ -78,28 +78,28 @@ def bulk_run(work: pathlib.Path) -> Kept:
     )
     options: dict[str, Any] = {"chunk_rows": 3, "templates": 2}
     audit_files(auditor, [path], out, **options)
-    kept = work / "kept"
-    shutil.copytree(out, kept)
+    originals = work / "kept"
+    shutil.copytree(out, originals)
 
     def read(changed: pathlib.Path, data: bytes) -> Any:
-        for each in out.iterdir():
-            each.unlink()
-        for each in kept.iterdir():
-            shutil.copy(each, out)
+        for entry in out.iterdir():
+            entry.unlink()
+        for entry in originals.iterdir():
+            shutil.copy(entry, out)
         changed.write_bytes(data)
         return audit_files(auditor, [path], out, resume=True, **options), _rows(out)
 
-    return sorted(each for each in out.iterdir() if each.stat().st_size), read
+    return sorted(entry for entry in out.iterdir() if entry.stat().st_size), read
 
 
 def _rows(out: pathlib.Path) -> list[Any]:
-    found: list[Any] = []
+    all_rows: list[Any] = []
     for path in sorted(out.iterdir()):
         if path.suffix == ".parquet":
-            found.append((path.name, pq.read_table(path).to_pylist()))
+            all_rows.append((path.name, pq.read_table(path).to_pylist()))
         elif path.suffix == ".jsonl":
-            found.append((path.name, path.read_bytes()))
-    return found
+            all_rows.append((path.name, path.read_bytes()))
+    return all_rows
 
 
 KINDS: dict[str, Callable[[pathlib.Path], Kept]] = {
@@ -125,13 +125,13 @@ def flip(kind: str, work: pathlib.Path, seed: int, every: int = 1, first: int = 
     work.mkdir(parents=True)
     files, read = KINDS[kind](work)
     draw, counts = random.Random(seed), Counter[str](faults=0)
-    before = read(files[0], files[0].read_bytes())
+    reading = read(files[0], files[0].read_bytes())
     for path in files:
         data = path.read_bytes()
-        for at, other in changed(data, draw, every, first):
+        for at, changed_data in changed(data, draw, every, first):
             counts["changed"] += 1
             try:
-                same = read(path, other) == before
+                same = read(path, changed_data) == reading
                 counts["read as before" if same else "faults"] += 1
                 problem = "" if same else "read as something else"
             except IetError:
@@ -141,7 +141,8 @@ def flip(kind: str, work: pathlib.Path, seed: int, every: int = 1, first: int = 
                 problem = f"{type(error).__name__}: {error}"
                 counts["faults"] += 1
             if problem:
-                print(f"{kind}: {path.name}, byte {at}, {data[at]:#04x} to {other[at]:#04x}: {problem:.300}")
+                change = f"{data[at]:#04x} to {changed_data[at]:#04x}"
+                print(f"{kind}: {path.name}, byte {at}, {change}: {problem:.300}")
         read(path, data)
     shutil.rmtree(work)
     return counts

@@ -68,44 +68,44 @@ class Stranger:
 
     def write(self, tokens: int) -> list[int]:
         """Return new text of pairs that were seen, as far as that goes."""
-        found = list(self._draw.choice(self._contexts))
-        while len(found) < tokens:
-            if not self._go_on(found, tokens):
-                found += self._draw.choice(self._contexts)
-                while tuple(found[-COPIED:]) in self._copied:
-                    found[-1:] = [self._draw.choice(self._contexts)[0]]
-        return found[:tokens]
+        written_ids = list(self._draw.choice(self._contexts))
+        while len(written_ids) < tokens:
+            if not self._go_on(written_ids, tokens):
+                written_ids += self._draw.choice(self._contexts)
+                while tuple(written_ids[-COPIED:]) in self._copied:
+                    written_ids[-1:] = [self._draw.choice(self._contexts)[0]]
+        return written_ids[:tokens]
 
-    def _go_on(self, found: list[int], tokens: int) -> bool:
+    def _go_on(self, written_ids: list[int], tokens: int) -> bool:
         """Write the longest stretch of seen pairs that some steps find; tell whether there is one."""
-        used = {tuple(found[t - self._back : t + 1]) for t in range(self._back, len(found))}
-        start, best, steps = len(found), list(found), 0
-        open_: list[list[int]] = [self._choices(found, used)]
-        while open_ and len(found) < tokens and steps < _STEPS_BACK + len(best):
+        used = {tuple(written_ids[t - self._back : t + 1]) for t in range(self._back, len(written_ids))}
+        start, best, steps = len(written_ids), list(written_ids), 0
+        open_: list[list[int]] = [self._choices(written_ids, used)]
+        while open_ and len(written_ids) < tokens and steps < _STEPS_BACK + len(best):
             steps += 1
             if open_[-1]:
-                found.append(open_[-1].pop())
-                used.add(tuple(found[-self._back - 1 :]))
-                if len(found) > len(best):
-                    best = list(found)
-                open_.append(self._choices(found, used))
+                written_ids.append(open_[-1].pop())
+                used.add(tuple(written_ids[-self._back - 1 :]))
+                if len(written_ids) > len(best):
+                    best = list(written_ids)
+                open_.append(self._choices(written_ids, used))
             else:
                 open_.pop()
                 if open_:
-                    used.discard(tuple(found[-self._back - 1 :]))
-                    found.pop()
-        found[:] = best
+                    used.discard(tuple(written_ids[-self._back - 1 :]))
+                    written_ids.pop()
+        written_ids[:] = best
         return len(best) > start
 
-    def _choices(self, found: list[int], used: set[tuple[int, ...]]) -> list[int]:
+    def _choices(self, written_ids: list[int], used: set[tuple[int, ...]]) -> list[int]:
         """Return the tokens that may come next, the best one last."""
-        context, copied = tuple(found[-self._back :]), tuple(found[-COPIED + 1 :])
-        some = [
+        context, copied = tuple(written_ids[-self._back :]), tuple(written_ids[-COPIED + 1 :])
+        candidates = [
             (count, self._draw.random(), token)
             for count, token in self._next.get(context, ())
             if (*context, token) not in used and (*copied, token) not in self._copied
         ]
-        return [token for _, _, token in sorted(some)]
+        return [token for _, _, token in sorted(candidates)]
 
 
 def attributed(auditor: Auditor, ids: Sequence[int]) -> bool:
@@ -131,10 +131,10 @@ def index_of(folder: str, registry: Registry, texts: Ids) -> PublishedIndex:
 def tried(registry: Registry, texts: Ids, seen: int, tries: int) -> list[dict[str, float]]:
     """Return what each try of the attack comes to."""
     rows, without, n_gram = [], Auditor(registry, level=LEVEL), registry.profile.scheme.n_gram
-    whole = seen // TOKENS >= len(texts)  # then all tries see the same
+    uses_all_texts = seen // TOKENS >= len(texts)  # then all tries see the same
     with contextlib.ExitStack() as folders:
         for seed in range(tries):
-            if not (whole and seed):
+            if not (uses_all_texts and seed):
                 chosen = np.random.default_rng(seed).permutation(len(texts))[: seen // TOKENS]
                 stranger = Stranger(texts[chosen].tolist(), n_gram, seed)
                 folders.close()
@@ -180,15 +180,15 @@ def run(
         registry = team(scheme)
         texts, later = written(work, scheme, max(seen))
         for tokens in tqdm(seen, desc=scheme):
-            each = tried(registry, texts, tokens, tries)
+            tries_made = tried(registry, texts, tokens, tries)
             honest = lost(registry, texts, later, tokens)
             rows.append(
                 {
                     "scheme": scheme,
                     "seen": tokens,
                     "tries": tries,
-                    **{name: summary([row[name] for row in each]) for name in each[0]},
-                    "successes": {name: sum(row[name] for row in each) for name in ("without", "with")},
+                    **{name: summary([row[name] for row in tries_made]) for name in tries_made[0]},
+                    "successes": {name: sum(row[name] for row in tries_made) for name in ("without", "with")},
                     "published": honest["share"],
                     "honest texts": len(honest["after"]),
                     **{
@@ -202,12 +202,12 @@ def run(
 
 def _median(values: Sequence[float]) -> float | None:
     """Return the median, None where half of the texts are not found."""
-    found = sorted(values)[len(values) // 2]
-    return found if math.isfinite(found) else None
+    middle = sorted(values)[len(values) // 2]
+    return middle if math.isfinite(middle) else None
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    shown = [
+    table_rows = [
         {**row, **{name: row[name] or "not found" for name in ("tokens before", "tokens after")}}
         for row in rows
     ]
@@ -229,9 +229,9 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         [
             f"**The attack**: {FORGED} new tokens, no {COPIED} in a row copied, of seen pairs as far as they"
             f" go; share of tries that are attributed to the agent at level {LEVEL}.",
-            columns(shown, attack),
+            columns(table_rows, attack),
             f"**What honest text loses**: texts of {JOINED * TOKENS:,} tokens that the agent wrote later.",
-            columns(shown, honest),
+            columns(table_rows, honest),
         ]
     )
 
@@ -240,10 +240,10 @@ def framing(results: pathlib.Path) -> str:
     """Return the table for the docs."""
     files = [results / "security.json", *sorted(results.glob("security_million*.json"))]
     parts = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    found = [row for part in parts for row in part["rows"]]
+    all_rows = [row for part in parts for row in part["rows"]]
     rows = [
         {**row, **{name: row[name] or "not found" for name in ("tokens before", "tokens after")}}
-        for row in sorted(found, key=lambda row: list(SCHEMES).index(row["scheme"]))
+        for row in sorted(all_rows, key=lambda row: list(SCHEMES).index(row["scheme"]))
     ]
     formats = {
         "marked with": "{scheme}",
@@ -264,9 +264,9 @@ def main() -> None:
     line.add_argument("--seen", type=int, nargs="+", default=list(SEEN), help="tokens that are published")
     line.add_argument("--tries", type=int, default=100, help="of the attack, each (default: 100)")
     line.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(SCHEMES), help="(default: all)")
-    given = line.parse_args()
-    rows = run(given.work, given.seen, given.tries, given.schemes)
-    finish(line, given, {"rows": rows}, markdown(rows))
+    options = line.parse_args()
+    rows = run(options.work, options.seen, options.tries, options.schemes)
+    finish(line, options, {"rows": rows}, markdown(rows))
 
 
 if __name__ == "__main__":

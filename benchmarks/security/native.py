@@ -65,8 +65,8 @@ def fuzz(
     Raises:
         RuntimeError: the program did not end by itself, as where a sanitizer found something: with its words.
     """
-    *lines, told = _run(folder, kind, seed, calls, threads, sample)
-    counts = Counter({name: count for name, count in told.items() if name != "op"})
+    *lines, summary_line = _run(folder, kind, seed, calls, threads, sample)
+    counts = Counter({name: count for name, count in summary_line.items() if name != "op"})
     differ = [line for line in lines if not agrees(line)]
     counts["judged"] = len(lines)
     counts["faults"] += len(differ)
@@ -126,8 +126,8 @@ def _text(line: Line) -> tuple[Marking, NDArray[np.int64], NDArray[np.int32]]:
 
 def _score(line: Line) -> bool:
     marking, ids, counts = _text(line)
-    found = _array(line, "scores", np.uint32).reshape(len(ids), len(marking))
-    return np.array_equal(reference.score_tokens(marking, ids, counts).view(np.uint32), found)
+    scores = _array(line, "scores", np.uint32).reshape(len(ids), len(marking))
+    return np.array_equal(reference.score_tokens(marking, ids, counts).view(np.uint32), scores)
 
 
 def _score_spans(line: Line) -> bool:
@@ -139,19 +139,19 @@ def _score_spans(line: Line) -> bool:
 
 def _embed(line: Line) -> bool:
     marking, dtype, rows = _marking(line), DTYPES[line["dtype"]], line["rows"]
-    before, after = _array(line, "before", dtype), _array(line, "after", dtype)
+    logits, marked = _array(line, "before", dtype), _array(line, "after", dtype)
     if rows:
         strides = (line["row_stride"] * dtype.itemsize, line["element_stride"] * dtype.itemsize)
         view = np.lib.stride_tricks.as_strided(
-            before[line["origin"] :], (rows, line["columns"]), strides, writeable=True
+            logits[line["origin"] :], (rows, line["columns"]), strides, writeable=True
         )
         contexts = _array(line, "contexts", np.int64).reshape(rows, -1)
         slots, counts = _array(line, "slots", np.int32), _array(line, "counts", np.int32)
         reference.embed_(marking, view, contexts, slots, _array(line, "kappas", np.float32), counts)
     if dtype == np.uint16:
-        before, after = (reference.bfloat16_to_float32(bits) for bits in (before, after))
-    words = np.dtype(f"u{before.dtype.itemsize}")
-    same = (before.view(words) == after.view(words)) | (np.isnan(before) & np.isnan(after))
+        logits, marked = (reference.bfloat16_to_float32(bits) for bits in (logits, marked))
+    words = np.dtype(f"u{logits.dtype.itemsize}")
+    same = (logits.view(words) == marked.view(words)) | (np.isnan(logits) & np.isnan(marked))
     return bool(same.all())
 
 

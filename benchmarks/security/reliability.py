@@ -27,16 +27,16 @@ def native_round(work: pathlib.Path, number: int) -> Counter[str]:
     counts = Counter[str]()
     native.build(work / "fuzz", native.ROUND)
     for kind, options in native.ROUND.items():
-        found = native.fuzz(work / "fuzz", kind, seed=1000 + number, **options)
-        what = native.WHAT[kind]
+        new_counts = native.fuzz(work / "fuzz", kind, seed=1000 + number, **options)
+        statement = native.WHAT[kind]
         counts += Counter(
             {
-                f"calls, {what}": found["calls"],
-                "judged by the reference": found["judged"],
-                "faults": found["faults"],
+                f"calls, {statement}": new_counts["calls"],
+                "judged by the reference": new_counts["judged"],
+                "faults": new_counts["faults"],
             }
         )
-        counts["calls"] += found["calls"]
+        counts["calls"] += new_counts["calls"]
     return counts
 
 
@@ -44,9 +44,9 @@ def flips_round(work: pathlib.Path, number: int) -> Counter[str]:
     """One byte in `FLIP_ROUNDS` of each kind of files changed to another value: all in as many rounds."""
     counts = Counter[str]()
     for kind in flips.KINDS:
-        found = flips.flip(kind, work / "flips", number, FLIP_ROUNDS, number % FLIP_ROUNDS)
-        counts.update({f"{kind}: {name}": count for name, count in found.items() if name != "faults"})
-        counts.update({"bytes changed": found["changed"], "faults": found["faults"]})
+        new_counts = flips.flip(kind, work / "flips", number, FLIP_ROUNDS, number % FLIP_ROUNDS)
+        counts.update({f"{kind}: {name}": count for name, count in new_counts.items() if name != "faults"})
+        counts.update({"bytes changed": new_counts["changed"], "faults": new_counts["faults"]})
     return counts
 
 
@@ -66,9 +66,11 @@ def kills_round(work: pathlib.Path, number: int) -> Counter[str]:
     """Kills of bulk runs in one process and in three, and of writers of a registry and an index."""
     counts = Counter[str]()
     for kind, times in (("bulk", 25), ("with two workers", 5), ("registry", 10), ("index", 10)):
-        found = drills.drill(kind, work / "kills", number, times)
-        counts.update({"kills" if name == "kills" else f"{kind}: {name}": n for name, n in found.items()})
-        counts.update({"faults": counts.pop(f"{kind}: faults"), f"{kind}: kills": found["kills"]})
+        new_counts = drills.drill(kind, work / "kills", number, times)
+        counts.update(
+            {"kills" if name == "kills" else f"{kind}: {name}": n for name, n in new_counts.items()}
+        )
+        counts.update({"faults": counts.pop(f"{kind}: faults"), f"{kind}: kills": new_counts["kills"]})
     return counts
 
 
@@ -101,8 +103,8 @@ PEAK = "peak MB"
 
 def go_on(work: pathlib.Path, part: str, size: int) -> None:
     """Do rounds of a part until it has reached a size."""
-    do, what, _ = PARTS[part]
-    while (state := stored(work, part))["counts"].get(what, 0) < size:
+    do, statement, _ = PARTS[part]
+    while (state := stored(work, part))["counts"].get(statement, 0) < size:
         began = time.monotonic()
         counts = do(work, state["rounds"])
         total = Counter(state["counts"])
@@ -116,7 +118,8 @@ def go_on(work: pathlib.Path, part: str, size: int) -> None:
         }
         write_file(work / f"{part}.json", json.dumps(state).encode())
         print(
-            f"{part}: {state['rounds']} rounds, {total[what]:,} {what}, {total['faults']} faults", flush=True
+            f"{part}: {state['rounds']} rounds, {total[statement]:,} {statement}, {total['faults']} faults",
+            flush=True,
         )
 
 
@@ -131,16 +134,16 @@ def stored(work: pathlib.Path, part: str) -> dict[str, Any]:
 
 def rows(work: pathlib.Path) -> Iterator[dict[str, Any]]:
     """Yield a row for each count, with the part's first."""
-    for part, (_, what, size) in PARTS.items():
+    for part, (_, statement, size) in PARTS.items():
         state = stored(work, part)
-        counts = {name: state["counts"].get(name, 0) for name in (what, "faults")} | state["counts"]
+        counts = {name: state["counts"].get(name, 0) for name in (statement, "faults")} | state["counts"]
         for name, count in counts.items():
             row = {"part": part, "what": name, "count": count}
-            whole = {"aim": size, "hours": state["hours"], "rounds": state["rounds"]}
-            yield row | whole if name == what else row
+            totals = {"aim": size, "hours": state["hours"], "rounds": state["rounds"]}
+            yield row | totals if name == statement else row
 
 
-def markdown(found: Sequence[dict[str, Any]]) -> str:
+def markdown(table_rows: Sequence[dict[str, Any]]) -> str:
     formats = {
         "part": "{part}",
         "what": "{what}",
@@ -148,9 +151,10 @@ def markdown(found: Sequence[dict[str, Any]]) -> str:
         "aim": "{aim:,}",
         "hours": "{hours:.2f}",
     }
-    done = sum(row["rounds"] for row in found if row["part"] == "flips" and "rounds" in row)
+    done = sum(row["rounds"] for row in table_rows if row["part"] == "flips" and "rounds" in row)
     return (
-        f"{columns(found, formats)}\n\nA round of flips changes one byte in {FLIP_ROUNDS} of a registry file,"
+        f"{columns(table_rows, formats)}\n\n"
+        f"A round of flips changes one byte in {FLIP_ROUNDS} of a registry file,"
         " a signed report, a published index and all that a bulk run wrote, the next ones in the next round:"
         f" {done} rounds were done so, of the {FLIP_ROUNDS} in which every byte is changed once."
     )
@@ -162,16 +166,18 @@ def main() -> None:
         "--work", type=pathlib.Path, required=True, help="folder of what was counted, and of files"
     )
     line.add_argument("--only", nargs="+", choices=[*PARTS, "none"], default=list(PARTS), help="these parts")
-    for part, (_, what, size) in PARTS.items():
-        line.add_argument(f"--{part}", type=int, default=size, help=f"{what} to reach (default: {size:,})")
-    given = line.parse_args()
-    given.work.mkdir(parents=True, exist_ok=True)
-    for part in given.only:
+    for part, (_, statement, size) in PARTS.items():
+        line.add_argument(
+            f"--{part}", type=int, default=size, help=f"{statement} to reach (default: {size:,})"
+        )
+    options = line.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    for part in options.only:
         if part != "none":
-            go_on(given.work, part, getattr(given, part))
-    found = list(rows(given.work))
-    given.only = line.get_default("only")  # the results are those of all parts
-    finish(line, given, {"rows": found}, markdown(found))
+            go_on(options.work, part, getattr(options, part))
+    table_rows = list(rows(options.work))
+    options.only = line.get_default("only")  # the results are those of all parts
+    finish(line, options, {"rows": table_rows}, markdown(table_rows))
 
 
 if __name__ == "__main__":

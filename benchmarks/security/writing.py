@@ -51,8 +51,8 @@ def written(work: pathlib.Path, scheme: str, tokens: int) -> tuple[NDArray[np.in
     """
     count = -(-tokens // TOKENS)
     keys = team(scheme).marking_keys()
-    found = _kept(work / f"{scheme.replace(' ', '-')}-{count}.npz", scheme, keys, [0] * (count + NEW))
-    return found[:count], found[count:]
+    ids = _kept(work / f"{scheme.replace(' ', '-')}-{count}.npz", scheme, keys, [0] * (count + NEW))
+    return ids[:count], ids[count:]
 
 
 def name_of_session(number: int) -> str:
@@ -67,8 +67,8 @@ def in_sessions(work: pathlib.Path, scheme: str, tokens: int) -> NDArray[np.int6
     count = -(-tokens // TOKENS)
     keys = team(scheme).session_keys([name_of_session(number) for number in range(count)])
     assert keys.sessions is not None
-    mine = np.flatnonzero((keys.owners == 0) & (keys.sessions >= 0)).tolist()
-    return _kept(work / f"{scheme.replace(' ', '-')}-{count}-sessions.npz", scheme, keys, mine)
+    session_slots = np.flatnonzero((keys.owners == 0) & (keys.sessions >= 0)).tolist()
+    return _kept(work / f"{scheme.replace(' ', '-')}-{count}-sessions.npz", scheme, keys, session_slots)
 
 
 def _kept(path: pathlib.Path, scheme: str, keys: KeyTable, slots: Sequence[int]) -> NDArray[np.int64]:
@@ -77,8 +77,8 @@ def _kept(path: pathlib.Path, scheme: str, keys: KeyTable, slots: Sequence[int])
         ids = _write(scheme, keys, np.array(slots)).astype(np.uint16)
         write_file(path, lambda file: np.savez_compressed(file, ids=ids))
     with np.load(path) as stored:
-        found: NDArray[np.int64] = stored["ids"].astype(np.int64)
-    return found
+        stored_ids: NDArray[np.int64] = stored["ids"].astype(np.int64)
+    return stored_ids
 
 
 def _write(scheme: str, keys: KeyTable, slots: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -99,11 +99,11 @@ def _write(scheme: str, keys: KeyTable, slots: NDArray[np.int64]) -> NDArray[np.
             for row in range(rows)
         ]
     )
-    found = []
+    batches = []
     for first in tqdm(range(0, rows, _ROWS), desc=f"writing {scheme}"):
         ids = prompts[first : first + _ROWS]
-        mine = slots[first : first + _ROWS, None]
-        for slot, tokens in ((np.full_like(mine, -1), _UNMARKED), (mine, TOKENS)):
+        batch_slots = slots[first : first + _ROWS, None]
+        for slot, tokens in ((np.full_like(batch_slots, -1), _UNMARKED), (batch_slots, TOKENS)):
             drawn = sample(
                 model,
                 ids,
@@ -115,5 +115,5 @@ def _write(scheme: str, keys: KeyTable, slots: NDArray[np.int64]) -> NDArray[np.
                 seed=tokens + 1000 * first,
             )
             ids = np.concatenate([ids, drawn.ids], axis=1)
-        found.append(ids[:, -TOKENS:])
-    return np.concatenate(found)
+        batches.append(ids[:, -TOKENS:])
+    return np.concatenate(batches)

@@ -66,7 +66,7 @@ def validate(registry: Registry, text: str) -> None:
     """Compare scores with the reference, and the audit among many keys with the one that scores them all."""
     ids = Tokenizer(DEMO_SOURCE).encode(text).token_ids[:1500]
     crowd = iet.Auditor(team(AGENTS + tuple(f"stranger {i}" for i in range(1000))))
-    before, limit = kernels.backends().isa, plan.ALL_KEYS
+    isa_before, limit = kernels.backends().isa, plan.ALL_KEYS
     try:
         for isa in timing.isas():
             timing.select_isa(isa)
@@ -81,8 +81,8 @@ def validate(registry: Registry, text: str) -> None:
                 raise IetError(f"an audit that reads candidates alone differs from one of all keys on {isa}")
     finally:
         plan.ALL_KEYS = limit
-        if before is not None:
-            timing.select_isa(before)
+        if isa_before is not None:
+            timing.select_isa(isa_before)
 
 
 def unread(auditor: iet.Auditor, tokenizer: Tokenizer, text: str) -> None:
@@ -115,12 +115,19 @@ def six_agents(texts: dict[str, tuple[str, Registry]], rounds: int) -> list[dict
         segments = {f"audit, {d}": len(a.audit(text).segments) for d, a in auditors.items()}
         segments[UNREAD] = segments["audit, posterior"]
         tokens = auditors["cusum"].audit(text).tokens
-        samples = timing.interleaved({what: timing.timed(call) for what, call in functions.items()}, rounds)
-        for what, seconds in samples.items():
+        samples = timing.interleaved(
+            {contestant: timing.timed(call) for contestant, call in functions.items()}, rounds
+        )
+        for contestant, seconds in samples.items():
             value = timing.spread(seconds).median
             results.append(
                 {
-                    **{"text": name, "tokens": tokens, "what": what, "segments": segments.get(what)},
+                    **{
+                        "text": name,
+                        "tokens": tokens,
+                        "what": contestant,
+                        "segments": segments.get(contestant),
+                    },
                     "milliseconds": value * 1e3,
                     "million_tokens_per_second": tokens / value / 1e6,
                     "over_encode_batch": timing.ratio(seconds, samples["encode_batch"]).median,
@@ -151,7 +158,7 @@ def ten_thousand(text: str) -> None:
     ends = tokenizer.encode(text).char_ends
     text = text[: int(ends[MANY_TOKENS - 1])]
     result: dict[str, object] = {}
-    before = _peak_mb()
+    memory_before = _peak_mb()
     for decoder in ("cusum", "posterior"):
         reader = iet.Auditor(registry, decoder)
         seconds = []
@@ -160,7 +167,7 @@ def ten_thousand(text: str) -> None:
             report = reader.audit(text)
             seconds.append(time.perf_counter() - started)
         result[decoder] = {"seconds": statistics.median(seconds[1:]), "tokens": report.tokens}
-    print(json.dumps({**result, "peak_mb": _peak_mb(), "peak_mb_before": before}))
+    print(json.dumps({**result, "peak_mb": _peak_mb(), "peak_mb_before": memory_before}))
 
 
 def _peak_mb() -> float:
@@ -173,9 +180,9 @@ def many_keys(text: str) -> list[dict[str, object]]:
     command = [sys.executable, "-m", "benchmarks.speed.bench_audit", "--ten-thousand"]
     several = {k: v for k, v in os.environ.items() if k not in ("IET_NUM_THREADS", "TOKENIZERS_PARALLELISM")}
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=True, env=several)
-    found = json.loads(done.stdout)
-    peaks = {key: found.pop(key) for key in ("peak_mb", "peak_mb_before")}
-    return [{"decoder": decoder, **values, **peaks} for decoder, values in found.items()]
+    measured = json.loads(done.stdout)
+    peaks = {key: measured.pop(key) for key in ("peak_mb", "peak_mb_before")}
+    return [{"decoder": decoder, **values, **peaks} for decoder, values in measured.items()]
 
 
 def processes(registry: Registry, text: str) -> list[dict[str, object]]:
@@ -204,7 +211,10 @@ def processes(registry: Registry, text: str) -> list[dict[str, object]]:
                 if i < 3:
                     seconds.setdefault(f"iet audit, {decoder}, cold", []).append(run(f"{decoder}{i}", *audit))
                 seconds.setdefault(f"iet audit, {decoder}, warm", []).append(run(f"{decoder}0", *audit))
-    return [{"what": what, "seconds": statistics.median(values)} for what, values in sorted(seconds.items())]
+    return [
+        {"what": contestant, "seconds": statistics.median(values)}
+        for contestant, values in sorted(seconds.items())
+    ]
 
 
 def main() -> None:
@@ -212,28 +222,28 @@ def main() -> None:
     line.add_argument("--data", type=pathlib.Path, help="folder of agent logs and a corpus")
     line.add_argument("--tokens", type=int, default=10_000, help="of the marked text, at least")
     line.add_argument("--rounds", type=int, default=31)
-    given = line.parse_args()
-    logs = given_logs(line, given.data)
+    options = line.parse_args()
+    logs = given_logs(line, options.data)
     registry = team()
-    text = marked_text(registry, given.tokens)
+    text = marked_text(registry, options.tokens)
     validate(registry, text)
     texts = {"marked": (text, registry)}
     if logs:
         sizes = itertools.accumulate(len(log) for log in logs)
-        some = 1 + next(i for i, size in enumerate(sizes) if size > 6 * given.tokens)
-        joined = "\n".join(logs[:some])
+        text_count = 1 + next(i for i, size in enumerate(sizes) if size > 6 * options.tokens)
+        joined = "\n".join(logs[:text_count])
         texts["agent logs"] = (joined, registry)
-        texts["agent logs, 32k BPE"] = (joined, team(tokenizer=large_tokenizer(given.data)))
+        texts["agent logs, 32k BPE"] = (joined, team(tokenizer=large_tokenizer(options.data)))
     content: dict[str, Any] = {
-        "command": command(line, given),
+        "command": command(line, options),
         "left_out": [] if logs else ["agent logs: no --data"],
         "environment": environment("tokenizers"),
-        "six_agents": six_agents(texts, given.rounds),
+        "six_agents": six_agents(texts, options.rounds),
         "many_texts": many_texts(registry, logs) if logs else [],
         "many_keys": many_keys(text),
         "processes": processes(registry, text),
     }
-    write(given.output, content, markdown(content))
+    write(options.output, content, markdown(content))
 
 
 def markdown(content: dict[str, Any]) -> str:
@@ -246,7 +256,7 @@ def markdown(content: dict[str, Any]) -> str:
         **{"peak MB of the process": "{peak_mb:.3f}", "before the first audit": "{peak_mb_before:.3f}"},
     }
     many = {"what": "{what}", "texts": "{texts}", "seconds": "{seconds:.3f}"}
-    parts = [f"Left out: {what}." for what in content["left_out"]]
+    parts = [f"Left out: {reason}." for reason in content["left_out"]]
     parts += ["Six agents, one thread", columns(content["six_agents"], six)]
     if content["many_texts"]:
         parts += ["Many texts, one after another", columns(content["many_texts"], many)]

@@ -78,14 +78,14 @@ def validate(registry: Registry, texts: Sequence[str], folder: pathlib.Path) -> 
     for decoder in ("cusum", "posterior"):
         auditor = iet.Auditor(registry, decoder)
         files.audit_files(auditor, [lines], folder / f"few {decoder}", chunk_rows=7)
-        found = _tables(folder / f"few {decoder}", "segments")
-        rows = [[row[name] for name in ("row", *names)] for row in found.to_pylist()]
+        table_rows = _tables(folder / f"few {decoder}", "segments")
+        rows = [[row[name] for name in ("row", *names)] for row in table_rows.to_pylist()]
         expected = list[list[object]]()
         for row, text in enumerate(texts):
             report = auditor.audit(text)
             for segment in report.segments:
-                told = dataclasses.replace(segment, best_guess=report.redact_guesses(segment).best_guess)
-                expected.append([row, *(getattr(told, name) for name in names)])
+                redacted = dataclasses.replace(segment, best_guess=report.redact_guesses(segment).best_guess)
+                expected.append([row, *(getattr(redacted, name) for name in names)])
         if rows != expected:
             raise IetError(f"{decoder}: the tables do not hold what audits one by one find")
 
@@ -98,12 +98,12 @@ def sample(name: str, folder: pathlib.Path, chunk_rows: int) -> None:
     """Do one contestant's work in this process, and print what it took."""
     decoder, workers = CONTESTANTS[name]
     marks = list[tuple[int, float, float]]()  # documents, seconds, megabytes so far
-    before = 0.0
+    processor_before = 0.0
     if decoder is None:
         lines = (folder / "documents.jsonl").read_text(encoding="utf-8").splitlines()
         texts = [json.loads(line)["text"] for line in lines]
         backend, size = Tokenizer(DEMO_SOURCE).backend, BATCH_RECORDS
-        before, started = time.process_time(), time.perf_counter()
+        processor_before, started = time.process_time(), time.perf_counter()
         for low in range(0, len(texts), size):
             backend.encode_batch(texts[low : low + size], add_special_tokens=False)
             if (low + size) % chunk_rows < size:
@@ -113,7 +113,7 @@ def sample(name: str, folder: pathlib.Path, chunk_rows: int) -> None:
         without_pandas()  # as the command line does
         auditor = iet.Auditor(Registry.load(folder / "team.json"), decoder)
         with tempfile.TemporaryDirectory(dir=folder) as out:
-            before, started = time.process_time(), time.perf_counter()
+            processor_before, started = time.process_time(), time.perf_counter()
             files.audit_files(
                 auditor,
                 [folder / "documents.jsonl"],
@@ -127,7 +127,7 @@ def sample(name: str, folder: pathlib.Path, chunk_rows: int) -> None:
             marks.append((marks[-1][0], time.perf_counter() - started, marks[-1][2]))
     ours = resource.getrusage(resource.RUSAGE_SELF)
     theirs = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = sum(usage.ru_utime + usage.ru_stime for usage in (ours, theirs)) - before
+    spent = sum(usage.ru_utime + usage.ru_stime for usage in (ours, theirs)) - processor_before
     print(json.dumps({"marks": marks, "cpu": spent}))
 
 
@@ -144,11 +144,11 @@ def _peak_mb() -> float:
 def figures(workers: int, marks: Sequence[Sequence[float]], cpu: float) -> dict[str, float]:
     """Return what a sample's marks (documents, seconds, megabytes so far) say."""
     # When the first documents are done, those of other workers nearly are: each is to have some behind it.
-    (first, begun, _), (count, seconds, peak) = marks[min(workers, len(marks)) - 1], marks[-1]
+    (first, steady_start, _), (count, seconds, peak) = marks[min(workers, len(marks)) - 1], marks[-1]
     return {
         "cpu": cpu,
         "seconds": seconds,
-        "steady": (seconds - begun) / max(1, count - first) * count,
+        "steady": (seconds - steady_start) / max(1, count - first) * count,
         "quarter_mb": next(megabytes for documents, _, megabytes in marks if documents >= count / 4),
         "peak_mb": peak,
     }
@@ -163,21 +163,23 @@ def measure(folder: pathlib.Path, rounds: int, chunk_rows: int) -> dict[str, lis
         process = time.perf_counter() - began
         return {"process": process, **figures(CONTESTANTS[name][1], **json.loads(done.stdout))}
 
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in CONTESTANTS}
+    samples_of: dict[str, list[dict[str, float]]] = {name: [] for name in CONTESTANTS}
     for number in range(rounds):
         names = list(CONTESTANTS)
         for name in names[number % len(names) :] + names[: number % len(names)]:
             print(f"round {number + 1} of {rounds}: {name} ...", file=sys.stderr, flush=True)
-            found[name].append(run(name))
-    return found
+            samples_of[name].append(run(name))
+    return samples_of
 
 
-def results(found: dict[str, list[dict[str, float]]], count: int, tokens: int) -> list[dict[str, object]]:
+def results(
+    samples_of: dict[str, list[dict[str, float]]], count: int, tokens: int
+) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    for name, samples in found.items():
-        one = found[name.removesuffix(", two workers")]
-        values = {key: [each[key] for each in samples] for key in samples[0]}
-        floor = {key: [each[key] for each in found[FLOOR]] for key in samples[0]}
+    for name, samples in samples_of.items():
+        single_worker = samples_of[name.removesuffix(", two workers")]
+        values = {key: [figures_of[key] for figures_of in samples] for key in samples[0]}
+        floor = {key: [figures_of[key] for figures_of in samples_of[FLOOR]] for key in samples[0]}
         steady = timing.spread(values["steady"])
         row = {
             "what": name,
@@ -189,11 +191,13 @@ def results(found: dict[str, list[dict[str, float]]], count: int, tokens: int) -
             "over_encode_batch": timing.ratio(values["steady"], floor["steady"]),
             "over_encode_batch_whole": timing.ratio(values["seconds"], floor["seconds"]),
             "cpu_over_encode_batch": timing.ratio(values["cpu"], floor["cpu"]),
-            "times_one_worker": timing.ratio([each["steady"] for each in one], values["steady"]),
+            "times_one_worker": timing.ratio(
+                [figures_of["steady"] for figures_of in single_worker], values["steady"]
+            ),
             "quarter_mb": max(values["quarter_mb"]),
             "peak_mb": max(values["peak_mb"]),
         }
-        rows.append(plain(row) | ({"times_one_worker": None} if one is samples else {}))
+        rows.append(plain(row) | ({"times_one_worker": None} if single_worker is samples else {}))
     return rows
 
 
@@ -209,9 +213,9 @@ def main() -> None:
     line.add_argument("--rounds", type=int, default=5)
     line.add_argument("--chunk-rows", type=int, default=512)
     line.add_argument("--quick", action="store_true", help="tiny: whether it runs, not how fast")
-    given = line.parse_args()
-    quick, logs = given.quick, given_logs(line, given.data)
-    count, rounds, rows = (60, 1, 20) if quick else (given.documents, given.rounds, given.chunk_rows)
+    options = line.parse_args()
+    quick, logs = options.quick, given_logs(line, options.data)
+    count, rounds, rows = (60, 1, 20) if quick else (options.documents, options.rounds, options.chunk_rows)
     load, registry = environment("tokenizers", "pyarrow"), team()
     texts = documents(logs or [marked_text(registry, 1200 if quick else 20_000)], count)
     tokens = sum(len(encoding.token_ids) for encoding in Tokenizer(DEMO_SOURCE).encode_batch(texts))
@@ -221,9 +225,9 @@ def main() -> None:
         lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
         (folder / "documents.jsonl").write_text(lines, encoding="utf-8")
         validate(registry, texts[: 6 if quick else 40], folder)
-        found = measure(folder, rounds, rows)
+        samples_of = measure(folder, rounds, rows)
     content: dict[str, Any] = {
-        "command": command(line, given),
+        "command": command(line, options),
         "quick": quick,
         "environment": load,
         "documents": len(texts),
@@ -232,9 +236,9 @@ def main() -> None:
         "text": "agent logs" if logs else "the shipped model's",
         "rounds": rounds,
         "keys": len(registry.scoring_keys()),
-        "results": results(found, len(texts), tokens),
+        "results": results(samples_of, len(texts), tokens),
     }
-    write(given.output, content, markdown(content))
+    write(options.output, content, markdown(content))
 
 
 def markdown(content: dict[str, Any]) -> str:

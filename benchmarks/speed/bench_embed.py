@@ -226,12 +226,12 @@ def strided_suite(rows: int, vocab_size: int, rounds: int) -> Suite:
     strided = np.zeros((rows, vocab_size, 3), np.float32)[:, :, 0]
     dense, bias = (np.zeros((rows, vocab_size), np.float32) for _ in range(2))
     contestants = ours(keys, rows, lambda: strided, lambda: ids()[:, -1:])
-    for name, target, other in (
+    for name, target, untouched in (
         (FLOORS[0], dense, bias),
         (FLOORS[1], dense, bias[0]),
         ("add [B, V] to what lies 12 bytes apart", strided, bias),
     ):
-        add = functools.partial(np.add, target, other, out=target)
+        add = functools.partial(np.add, target, untouched, out=target)
         contestants[name] = Contestant(timed(add), "floor", dense.size)
     name = f"embed_ float32 [{rows}, {vocab_size}], 12 bytes apart"
     floors = (*FLOORS, f"{timing.isas()[-1]}, 1 thread")
@@ -270,7 +270,7 @@ def device_suite(
     rows: int,
     vocab_size: int,
     rounds: int,
-    where: str,
+    device_name: str,
     n_gram: int = 2,
     family: str = "fourier",
 ) -> Suite:
@@ -282,18 +282,18 @@ def device_suite(
 
     def buffers() -> dict[str, Any]:
         if not made:
-            slots = torch.arange(rows, device=where) % len(keys)
-            first = torch.zeros(rows, vocab_size, dtype=element, device=where)
+            slots = torch.arange(rows, device=device_name) % len(keys)
+            first = torch.zeros(rows, vocab_size, dtype=element, device=device_name)
             made.update(
                 logits=[first] + [first.clone() for _ in range(count - 1)],
                 others=[first.clone() for _ in range(count)],
                 bias=first[0].clone(),
-                contexts=torch.zeros(count, rows, n_gram - 1, dtype=torch.int64, device=where),
-                temperatures=torch.full((rows,), 0.7, device=where),
+                contexts=torch.zeros(count, rows, n_gram - 1, dtype=torch.int64, device=device_name),
+                temperatures=torch.full((rows,), 0.7, device=device_name),
                 slots=slots,
-                half=torch.where(torch.arange(rows, device=where) % 2 == 0, slots, -1),
-                index=torch.arange(0, rows, rows // few, device=where)[:few],
-                generator=torch.Generator(where).manual_seed(1),
+                half=torch.where(torch.arange(rows, device=device_name) % 2 == 0, slots, -1),
+                index=torch.arange(0, rows, rows // few, device=device_name)[:few],
+                generator=torch.Generator(device_name).manual_seed(1),
             )
         return made
 
@@ -301,8 +301,8 @@ def device_suite(
 
     def mark(i: int, slots: str, number: int = rows, **options: Any) -> None:
         b = buffers()
-        given = {name: b[value] for name, value in options.items()}
-        kernels.embed_(b["logits"][i], b["contexts"][i, :number], b[slots][:number], keys, **given)
+        arguments = {name: b[value] for name, value in options.items()}
+        kernels.embed_(b["logits"][i], b["contexts"][i, :number], b[slots][:number], keys, **arguments)
 
     def on(call: Callable[[dict[str, Any], torch.Tensor, torch.Tensor], object]) -> Callable[[int], object]:
         return lambda i: call(buffers(), buffers()["logits"][i], buffers()["others"][i])
@@ -324,39 +324,41 @@ def device_suite(
         buffers()["contexts"].random_(0, vocab_size, generator=buffers()["generator"])
 
     def sample(call: Callable[[int], object]) -> Sampler:
-        return device.captured(call, count, where, refresh)
+        return device.captured(call, count, device_name, refresh)
 
-    name = f"embed_ {dtype} [{rows}, {vocab_size}], {family}, n = {n_gram}, {where}"
+    name = f"embed_ {dtype} [{rows}, {vocab_size}], {family}, n = {n_gram}, {device_name}"
     contestants = {
         name: Contestant(sample(call), kind, count * work, "", times * element.itemsize)
         for name, (call, kind, times) in calls.items()
     }
-    check = functools.partial(validate_device, keys, dtype, where, rows)  # a block's chunks depend on rows
+    check = functools.partial(
+        validate_device, keys, dtype, device_name, rows
+    )  # a block's chunks depend on rows
     note = f"Device time of {count} calls in a graph. GB/s counts what a line must move."
-    floors, more = ("add [B, V]", "copy"), functools.partial(device.described, where)
+    floors, more = ("add [B, V]", "copy"), functools.partial(device.described, device_name)
     return Suite(name, UNIT, contestants, floors, check, rounds, {}, note, more, made.clear)
 
 
-def host_suite(rounds: int, where: str) -> Suite:
+def host_suite(rounds: int, device_name: str) -> Suite:
     """Mark one row on a device that never makes the host wait: what a call costs the host."""
     vocab_size = 32000
     keys = timing.team(vocab_size, 4).marking_keys()
-    logits, bias = (torch.zeros(1, vocab_size, device=where) for _ in range(2))
-    context = torch.zeros(1, 1, dtype=torch.int64, device=where)
+    logits, bias = (torch.zeros(1, vocab_size, device=device_name) for _ in range(2))
+    context = torch.zeros(1, 1, dtype=torch.int64, device=device_name)
     calls: dict[str, Callable[[], object]] = {
         "embed_": lambda: kernels.embed_(logits, context, context[0], keys),
         "add [1, V]": lambda: logits.add_(bias),
     }
-    name = f"embed_ float32 [1, {vocab_size}], one call, the host's time, {where}"
+    name = f"embed_ float32 [1, {vocab_size}], one call, the host's time, {device_name}"
     contestants = {
-        name: Contestant(device.returned(call, 20, where), kind, 20)
+        name: Contestant(device.returned(call, 20, device_name), kind, 20)
         for (name, call), kind in zip(calls.items(), ("ours", "floor"), strict=True)
     }
-    check = functools.partial(validate_device, keys, "float32", where)
+    check = functools.partial(validate_device, keys, "float32", device_name)
     return Suite(name, "µs", contestants, ("add [1, V]",), check, rounds)
 
 
-def validate_device(keys: KeyTable, dtype: str, where: str, rows: int = 3) -> None:
+def validate_device(keys: KeyTable, dtype: str, device_name: str, rows: int = 3) -> None:
     """Compare so many rows on a device with the CPU's, and these with the reference, to the bit."""
     validate(keys, dtype)
     vocab_size = keys.profile.vocab_size
@@ -365,18 +367,18 @@ def validate_device(keys: KeyTable, dtype: str, where: str, rows: int = 3) -> No
     words = keys.profile.scheme.n_gram - 1
     contexts = torch.randint(vocab_size, (rows, words), generator=generator)
     slots = torch.arange(1, rows + 1) % (len(keys) + 1) - 1
-    found = logits.to(where, copy=True)
-    kernels.embed_(found, contexts.to(where), slots.to(where), keys)
+    on_device = logits.to(device_name, copy=True)
+    kernels.embed_(on_device, contexts.to(device_name), slots.to(device_name), keys)
     kernels.embed_(logits, contexts, slots, keys)
-    if not torch.equal(found.cpu(), logits):
-        raise IetError(f"embed_ on {where} differs from the CPU's: {dtype}, V = {vocab_size}")
+    if not torch.equal(on_device.cpu(), logits):
+        raise IetError(f"embed_ on {device_name} differs from the CPU's: {dtype}, V = {vocab_size}")
 
 
-def device_suites(quick: bool, where: str) -> list[Suite]:
-    device.require(where)
+def device_suites(quick: bool, device_name: str) -> list[Suite]:
+    device.require(device_name)
     shapes, rounds = (((4, 515),), 2) if quick else (((256, 128256), (64, 32000)), 21)
-    made = [device_suite(dtype, *shape, rounds, where) for shape in shapes for dtype in DTYPES]
-    return [*made, host_suite(rounds, where)]
+    made = [device_suite(dtype, *shape, rounds, device_name) for shape in shapes for dtype in DTYPES]
+    return [*made, host_suite(rounds, device_name)]
 
 
 def suites(quick: bool) -> list[Suite]:

@@ -47,12 +47,12 @@ class Watch(transformers.LogitsProcessor):
 
     def steps(self) -> list[float]:
         """Return the seconds from call to call; the first is left out, for it follows the prompt."""
-        return [after - before for before, after in pairwise(self.entered[1:])]
+        return [after - previous for previous, after in pairwise(self.entered[1:])]
 
     def shares(self) -> list[float]:
         """Return for each of those steps the share that was spent inside."""
-        inside = [left - entered for entered, left in zip(self.entered, self.left, strict=True)]
-        return [mine / step for mine, step in zip(inside[1:], self.steps(), strict=False)]
+        inside = [exited - entered for entered, exited in zip(self.entered, self.left, strict=True)]
+        return [seconds_inside / step for seconds_inside, step in zip(inside[1:], self.steps(), strict=False)]
 
 
 class WatchedConfig(WatermarkingConfig):
@@ -116,7 +116,7 @@ class Stage:
             self.shares += watch.shares()
         return statistics.median(watch.steps())
 
-    def alone(self, what: str) -> float:
+    def alone(self, part: str) -> float:
         """Time what is in our processor's call, alone, on logits of its shape: the median of 50 calls."""
         vocab_size = self.model.config.vocab_size
         scores, ids = torch.zeros(ROWS, vocab_size), self.prompts
@@ -126,7 +126,7 @@ class Stage:
             "clone": scores.clone,
             "embed_": lambda: kernels.embed_(scores, ids[:, -1:], slots, keys),
         }
-        return statistics.median(timing.timed(calls[what])() for _ in range(50))
+        return statistics.median(timing.timed(calls[part])() for _ in range(50))
 
     def validate(self) -> None:
         """Check that the mark of a step is the reference's, and that the batch is marked at all."""

@@ -60,11 +60,11 @@ def ngram_suite(
 def peers_suite(real: bool, tokens: int, vocab_size: int, rounds: int, lengths: dict[str, int]) -> Suite:
     """Score beside peers, n = 2, under 16 keys and under one."""
     ids = texts.real_ids()[:tokens] % vocab_size if real else random_ids(tokens, vocab_size)
-    many, one = timing.team(vocab_size, 16).scoring_keys(), timing.team(vocab_size, 1).scoring_keys()
+    many, single_key = timing.team(vocab_size, 16).scoring_keys(), timing.team(vocab_size, 1).scoring_keys()
     best = timing.isas()[-1]
     contestants = {
         f"{best}, 1 thread, K = 16": scoring(ids, many, best, 1),
-        f"{best}, 1 thread, K = 1": scoring(ids, one, best, 1),
+        f"{best}, 1 thread, K = 1": scoring(ids, single_key, best, 1),
         FILL: fill(len(ids), 16),
     }
     reads, skipped = peers.readers(vocab_size)
@@ -134,16 +134,16 @@ def validate(keys: KeyTable, ids: NDArray[np.int64]) -> None:
         timing.validate_score(keys, ids[:500], num_threads=count)
 
 
-def device_suite(tokens: int, keys: int, rounds: int, where: str) -> Suite:
+def device_suite(tokens: int, keys: int, rounds: int, device_name: str) -> Suite:
     """Score on a device, and sum over one span: with what is allocated and checked for each call."""
-    vocab_size, whole = 32000, np.array([0, tokens])
+    vocab_size, text_bounds = 32000, np.array([0, tokens])
     table = timing.team(vocab_size, keys).scoring_keys()
-    ids = torch.zeros(tokens, dtype=torch.int64, device=where)
-    generator = torch.Generator(where).manual_seed(2)
+    ids = torch.zeros(tokens, dtype=torch.int64, device=device_name)
+    generator = torch.Generator(device_name).manual_seed(2)
     calls: dict[str, Callable[[], object]] = {
         "score_tokens": lambda: kernels.score_tokens(ids, table),
-        "score_spans, one span": lambda: kernels.score_spans(ids, whole, table),
-        FILL: lambda: torch.zeros(tokens, keys, device=where),
+        "score_spans, one span": lambda: kernels.score_spans(ids, text_bounds, table),
+        FILL: lambda: torch.zeros(tokens, keys, device=device_name),
     }
 
     def refresh() -> None:
@@ -151,26 +151,28 @@ def device_suite(tokens: int, keys: int, rounds: int, where: str) -> Suite:
 
     def check() -> None:
         refresh()
-        found = torch.as_tensor(kernels.score_tokens(ids[:64], table)).cpu().numpy()
+        scores_of_device = torch.as_tensor(kernels.score_tokens(ids[:64], table)).cpu().numpy()
         few = ids[:64].cpu().numpy()
         validate(table, few)
-        if found.tobytes() != kernels.score_tokens(few, table).tobytes():
-            raise IetError(f"score_tokens on {where} differs from the CPU's")
+        if scores_of_device.tobytes() != kernels.score_tokens(few, table).tobytes():
+            raise IetError(f"score_tokens on {device_name} differs from the CPU's")
 
-    name = f"score_tokens n = 2, T = {tokens}, K = {keys}, {where}"
+    name = f"score_tokens n = 2, T = {tokens}, K = {keys}, {device_name}"
     contestants = {
         name: Contestant(
-            device.waited(call, where, refresh), "floor" if name == FILL else "ours", tokens * keys
+            device.waited(call, device_name, refresh), "floor" if name == FILL else "ours", tokens * keys
         )
         for name, call in calls.items()
     }
-    return Suite(name, UNIT, contestants, (FILL,), check, rounds, details=lambda: device.described(where))
+    return Suite(
+        name, UNIT, contestants, (FILL,), check, rounds, details=lambda: device.described(device_name)
+    )
 
 
-def device_suites(quick: bool, where: str) -> list[Suite]:
-    device.require(where)
+def device_suites(quick: bool, device_name: str) -> list[Suite]:
+    device.require(device_name)
     texts, rounds = (((500, 20),), 2) if quick else (((4096, 10_000), (1_000_000, 6)), 21)
-    return [device_suite(*text, rounds, where) for text in texts]
+    return [device_suite(*text, rounds, device_name) for text in texts]
 
 
 def suites(quick: bool) -> list[Suite]:

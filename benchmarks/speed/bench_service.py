@@ -83,10 +83,10 @@ def serve(registry: pathlib.Path, workers: int) -> Iterator[Service]:
             end = time.monotonic() + START_SECONDS
             while True:
                 log.seek(0)
-                said = log.read()
+                log_text = log.read()
                 if process.poll() is not None or time.monotonic() > end:
-                    raise IetError(f"iet serve does not start: {said[-2000:]}")
-                address = re.search(r"on http://127\.0\.0\.1:(\d+)", said)
+                    raise IetError(f"iet serve does not start: {log_text[-2000:]}")
+                address = re.search(r"on http://127\.0\.0\.1:(\d+)", log_text)
                 if address and _workers(int(address[1])) == workers:
                     break
                 time.sleep(0.1)
@@ -99,10 +99,10 @@ def serve(registry: pathlib.Path, workers: int) -> Iterator[Service]:
 def _workers(port: int) -> float:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     connection.request("GET", "/metrics")
-    shown = connection.getresponse().read().decode()
+    metrics = connection.getresponse().read().decode()
     connection.close()
-    found = re.search(r"^iet_workers (\S+)$", shown, re.MULTILINE)
-    return float(found[1]) if found else 0.0
+    match = re.search(r"^iet_workers (\S+)$", metrics, re.MULTILINE)
+    return float(match[1]) if match else 0.0
 
 
 Sample = tuple[float, list[float], float | None]
@@ -119,21 +119,21 @@ def ask_elsewhere(service: Service, folder: pathlib.Path, clients: int) -> Sampl
         str(folder),
         str(clients),
     ]
-    before = service.processor()
+    processor_before = service.processor()
     done = subprocess.run(line, capture_output=True, text=True, check=True)
     after = service.processor()
-    seconds, each = json.loads(done.stdout)
-    return seconds, each, None if before is None or after is None else after - before
+    seconds, latencies = json.loads(done.stdout)
+    return seconds, latencies, None if processor_before is None or after is None else after - processor_before
 
 
 def audit(auditor: iet.Auditor, texts: Sequence[str]) -> Sample:
     """Return the same of an `Auditor` in this process."""
-    each, began, before = [], time.perf_counter(), time.process_time()
+    latencies, began, processor_before = [], time.perf_counter(), time.process_time()
     for text in texts:
         started = time.perf_counter()
         json.dumps(auditor.audit(text).to_dict(), ensure_ascii=False).encode()
-        each.append(time.perf_counter() - started)
-    return time.perf_counter() - began, each, time.process_time() - before
+        latencies.append(time.perf_counter() - started)
+    return time.perf_counter() - began, latencies, time.process_time() - processor_before
 
 
 def validate(port: int, auditor: iet.Auditor, texts: Sequence[str]) -> None:
@@ -142,33 +142,33 @@ def validate(port: int, auditor: iet.Auditor, texts: Sequence[str]) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         body = json.dumps({"text": text}).encode()
         connection.request("POST", "/v1/audit", body, {"Content-Type": "application/json"})
-        found = json.loads(connection.getresponse().read())
+        answer = json.loads(connection.getresponse().read())
         connection.close()
-        if found != json.loads(auditor.audit(text).to_json()):
+        if answer != json.loads(auditor.audit(text).to_json()):
             raise IetError("the service does not report what the auditor finds")
 
 
 def measure(samples: dict[str, Callable[[], Sample]], rounds: int) -> dict[str, list[Sample]]:
     """Return the samples of every contestant; one round before warms up."""
-    found: dict[str, list[Sample]] = {name: [] for name in samples}
+    samples_of: dict[str, list[Sample]] = {name: [] for name in samples}
     names = list(samples)
     for number in range(-1, rounds):
         for name in names[number % len(names) :] + names[: number % len(names)]:
             print(f"round {number + 1} of {rounds}: {name} ...", file=sys.stderr, flush=True)
             sample = samples[name]()
             if number >= 0:
-                found[name].append(sample)
-    return found
+                samples_of[name].append(sample)
+    return samples_of
 
 
-def results(found: dict[str, list[Sample]], count: int) -> list[dict[str, object]]:
+def results(samples_of: dict[str, list[Sample]], count: int) -> list[dict[str, object]]:
     """Return a row for each contestant: medians and quartiles over rounds."""
-    rates = {name: [count / seconds for seconds, *_ in samples] for name, samples in found.items()}
+    rates = {name: [count / seconds for seconds, *_ in samples] for name, samples in samples_of.items()}
     rows = []
-    for name, samples in found.items():
+    for name, samples in samples_of.items():
         percentiles = {
             f"p{percent}_ms": timing.spread(
-                [float(np.percentile(each, percent)) * 1e3 for _, each, _ in samples]
+                [float(np.percentile(latencies, percent)) * 1e3 for _, latencies, _ in samples]
             )
             for percent in (50, 99)
         }
@@ -188,9 +188,9 @@ def main() -> None:
     line.add_argument("--documents", type=int, default=400, help="in a sample")
     line.add_argument("--rounds", type=int, default=7)
     line.add_argument("--quick", action="store_true", help="tiny: whether it runs, not how fast")
-    given = line.parse_args()
-    quick, logs = given.quick, given_logs(line, given.data)
-    count, rounds = (12, 1) if quick else (given.documents, given.rounds)
+    options = line.parse_args()
+    quick, logs = options.quick, given_logs(line, options.data)
+    count, rounds = (12, 1) if quick else (options.documents, options.rounds)
     load, registry = environment("tokenizers", "fastapi", "uvicorn"), team()
     texts = documents(logs or [marked_text(registry, 1200 if quick else 20_000)], count)
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as open_:
@@ -203,27 +203,27 @@ def main() -> None:
         samples: dict[str, Callable[[], Sample]] = {FLOOR: functools.partial(audit, auditor, texts)}
         for contestant, (workers, clients) in CONTESTANTS.items():
             samples[contestant] = functools.partial(ask_elsewhere, services[workers], folder, clients)
-        found = measure(samples, rounds)
+        samples_of = measure(samples, rounds)
     content: dict[str, Any] = {
-        "command": command(line, given),
+        "command": command(line, options),
         "quick": quick,
         "environment": load,
         "documents": len(texts),
         "text": "agent logs" if logs else "the shipped model's",
         "rounds": rounds,
-        "results": results(found, len(texts)),
+        "results": results(samples_of, len(texts)),
     }
-    write(given.output, content, markdown(content))
+    write(options.output, content, markdown(content))
 
 
 def markdown(content: dict[str, Any]) -> str:
     def spread(name: str, form: str) -> str:
         return "{0[median]:1} ({0[low]:1} to {0[high]:1})".replace("0[", f"{name}[").replace(":1", f":{form}")
 
-    shown = {"what": "{what}", "requests/s": spread("requests_per_second", ",.0f")}
-    shown |= {f"over {FLOOR}": spread("over_floor", ".2f")}
-    shown |= {"p50, ms": spread("p50_ms", ".1f"), "p99, ms": spread("p99_ms", ".1f")}
-    shown |= {"processor, ms a request": spread("processor_ms", ".1f")}
+    columns_of = {"what": "{what}", "requests/s": spread("requests_per_second", ",.0f")}
+    columns_of |= {f"over {FLOOR}": spread("over_floor", ".2f")}
+    columns_of |= {"p50, ms": spread("p50_ms", ".1f"), "p99, ms": spread("p99_ms", ".1f")}
+    columns_of |= {"processor, ms a request": spread("processor_ms", ".1f")}
     load = content["environment"]["load"]
     busy = (
         "" if load is None else f", and so does whatever else runs there (load at the start: {load[0]:.1f})"
@@ -233,7 +233,7 @@ def markdown(content: dict[str, Any]) -> str:
         f"{content['documents']:,} documents of about 1,000 tokens a sample, {content['text']}, six agents,"
         f" `posterior`; medians (quartiles) of {content['rounds']} rounds. The clients share the machine's"
         f" {content['environment']['cores']} cores with the service{busy}.",
-        columns(content["results"], shown),
+        columns(content["results"], columns_of),
     ]
     return "\n\n".join(parts)
 

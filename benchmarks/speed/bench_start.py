@@ -87,9 +87,9 @@ class Machine:
 
     def check(self) -> None:
         """Make sure that a later audit compiles nothing."""
-        before = sorted((self.path / "warm").rglob("*.nb?"))
+        cached = sorted((self.path / "warm").rglob("*.nb?"))
         self.later(*_audit("cusum"))
-        if not before or sorted((self.path / "warm").rglob("*.nb?")) != before:
+        if not cached or sorted((self.path / "warm").rglob("*.nb?")) != cached:
             raise IetError("a second audit compiles loops that the first one has compiled")
 
     def details(self) -> dict[str, Any]:
@@ -109,14 +109,14 @@ def _audit(decoder: str) -> tuple[str, ...]:
 
 
 def _python(folder: pathlib.Path, *arguments: str, cache: pathlib.Path) -> Seconds:
-    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE" and k[:6] != "NUMBA_"}
-    given = {"PYTHONPATH": str(folder / "site"), "NUMBA_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE" and k[:6] != "NUMBA_"}
+    added = {"PYTHONPATH": str(folder / "site"), "NUMBA_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"}
+    usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command, started = [sys.executable, *arguments], time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True, cwd=folder, env=kept | given)
+    subprocess.run(command, check=True, capture_output=True, cwd=folder, env=inherited | added)
     waited = time.perf_counter() - started
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, waited
+    return after.ru_utime + after.ru_stime - usage_before.ru_utime - usage_before.ru_stime, waited
 
 
 def _page(registry_path: pathlib.Path) -> str:

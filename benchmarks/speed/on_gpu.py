@@ -47,8 +47,8 @@ class Lines:
 
     def __init__(self, folder: pathlib.Path, minutes: float, *, more: bool = False) -> None:
         self.folder, self._file = folder, folder / "on_gpu.jsonl"
-        there = self._file.read_text(encoding="utf-8").splitlines() if more else []
-        self.lines: list[dict[str, Any]] = [json.loads(line) for line in there]
+        earlier_lines = self._file.read_text(encoding="utf-8").splitlines() if more else []
+        self.lines: list[dict[str, Any]] = [json.loads(line) for line in earlier_lines]
         if not more:
             self._file.unlink(missing_ok=True)
         self.failed = False
@@ -60,15 +60,21 @@ class Lines:
         return self._end - time.monotonic()
 
     def add(
-        self, what: str, verdict: str, took: str, said: str, over: float | None = None, record: object = None
+        self,
+        name: str,
+        verdict: str,
+        took: str,
+        details: str,
+        over: float | None = None,
+        record: object = None,
     ) -> None:
         """Write one line; a verdict in capitals is a failure. `over` is the ratio that is said."""
         self.failed |= verdict.split(" ")[0].isupper()
-        line = {"what": what, "verdict": verdict, "time": took, "said": said, "over": over}
+        line = {"what": name, "verdict": verdict, "time": took, "said": details, "over": over}
         self.lines.append(line)
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps({**line, "record": record}) + "\n")
-        print(f"{what}: {verdict} {took} {said}", flush=True)
+        print(f"{name}: {verdict} {took} {details}", flush=True)
 
     def run(self, name: str, command: list[str], seconds: float, **environment: str) -> bool:
         """Run a command for at most so many seconds, its output in a file; add its last line."""
@@ -90,8 +96,8 @@ class Lines:
             except subprocess.TimeoutExpired:
                 file.write(f"\nstopped after {seconds:.0f} s")
                 code = -1
-        told = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        last = told[-1].strip("= ")[:100] if told else "no output"
+        output_lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        last = output_lines[-1].strip("= ")[:100] if output_lines else "no output"
         took = f"{time.perf_counter() - started:.0f} s"
         self.add(name, "passed" if code == 0 else "FAILED", took, last)
         return code == 0
@@ -116,8 +122,8 @@ def build(lines: Lines, built: bool) -> None:
     if not lines.run("build", [*pip, *options], 240):
         sys.exit(1)
     minutes = f"{max(0.1, lines.left / 60):.2f}"
-    again = ["-m", "benchmarks.speed.on_gpu", "-o", str(lines.folder), "--minutes", minutes, "--built"]
-    os.execv(sys.executable, [sys.executable, *again])
+    restart = ["-m", "benchmarks.speed.on_gpu", "-o", str(lines.folder), "--minutes", minutes, "--built"]
+    os.execv(sys.executable, [sys.executable, *restart])
 
 
 def test(lines: Lines) -> None:
@@ -130,38 +136,38 @@ def test(lines: Lines) -> None:
     )
 
 
-def suites(where: str) -> Iterator[Any]:
+def suites(device_name: str) -> Iterator[Any]:
     """Yield what is measured: the budgets' shapes first."""
     from benchmarks.speed import bench_embed, bench_score, steps
 
-    if where == "cpu":
-        yield bench_embed.device_suite("float32", 2, 515, 2, where)
-        yield steps.suite("gumbel", 2, 515, 2, 2, where)
+    if device_name == "cpu":
+        yield bench_embed.device_suite("float32", 2, 515, 2, device_name)
+        yield steps.suite("gumbel", 2, 515, 2, 2, device_name)
         return
     for dtype in ("bfloat16", "float32"):
-        yield bench_embed.device_suite(dtype, 256, 128256, 9, where)
+        yield bench_embed.device_suite(dtype, 256, 128256, 9, device_name)
     for family in ("fourier", "gumbel"):
         for requests, drafts in ((256, 0), (8, 0), (64, 3)):
-            yield steps.suite(family, requests, 128256, drafts, 9, where)
-    yield from bench_score.device_suites(False, where)[:2]
-    yield bench_embed.host_suite(9, where)
+            yield steps.suite(family, requests, 128256, drafts, 9, device_name)
+    yield from bench_score.device_suites(False, device_name)[:2]
+    yield bench_embed.host_suite(9, device_name)
     for vocab_size in VOCABULARIES:
         for rows in BATCHES:
             for dtype in ("float32", "bfloat16", "float16"):
                 if (vocab_size, rows) != (128256, 256) or dtype == "float16":
-                    yield bench_embed.device_suite(dtype, rows, vocab_size, 5, where)
+                    yield bench_embed.device_suite(dtype, rows, vocab_size, 5, device_name)
     for rows in (256, 8):
         for n_gram, family in ((5, "fourier"), (4, "gumbel"), (5, "gumbel")):
             for dtype in ("float32", "bfloat16"):
-                yield bench_embed.device_suite(dtype, rows, 128256, 5, where, n_gram, family)
+                yield bench_embed.device_suite(dtype, rows, 128256, 5, device_name, n_gram, family)
 
 
-def measure(lines: Lines, where: str, reserve: float) -> None:
+def measure(lines: Lines, device_name: str, reserve: float) -> None:
     """Measure one suite after another, as far as the time goes but for a reserve of seconds."""
     from benchmarks.speed import suite as runner
     from iet.errors import IetError
 
-    for suite in suites(where):
+    for suite in suites(device_name):
         if lines.left < reserve + 10:
             lines.add(suite.name, "not run", "", "the time is over")
             continue
@@ -181,17 +187,17 @@ def told(record: dict[str, Any]) -> Iterator[tuple[str, str, str, str, float]]:
         if result["kind"] != "ours":
             continue
         over, verdict = result["over"][floor]["median"], "measured"
-        said = f"{number(over)} x {floor}"
+        sentence = f"{number(over)} x {floor}"
         budget = BUDGETS.get(record["suite"]) if result["what"] == "embed_" else None
         if budget is not None:
             verdict = "within budget" if over <= budget else "OVER budget"
-            said += f" (budget {budget})"
-        said += f", {result['GB/s']:,.0f} GB/s" if "GB/s" in result else ""
+            sentence += f" (budget {budget})"
+        sentence += f", {result['GB/s']:,.0f} GB/s" if "GB/s" in result else ""
         if "launches" in details:
-            said += f", {details['launches'][result['what']]} launches"
-            said += f", {number(details['host µs'][result['what']])} µs of the host"
+            sentence += f", {details['launches'][result['what']]} launches"
+            sentence += f", {number(details['host µs'][result['what']])} µs of the host"
         value = f"{number(result['value']['median'])} {record['unit']}"
-        yield f"{record['suite']}: {result['what']}", verdict, value, said, over
+        yield f"{record['suite']}: {result['what']}", verdict, value, sentence, over
 
 
 def exercise() -> None:
@@ -268,14 +274,14 @@ def clocks(folder: pathlib.Path) -> Iterator[None]:
             process.wait()
 
 
-def pack(lines: Lines, where: dict[str, object]) -> None:
+def pack(lines: Lines, machine: dict[str, object]) -> None:
     """Write the table, and everything into one file."""
-    kept = [{name: line[name] for name in KEPT} for line in lines.lines]
-    content = {"command": "python -m benchmarks.speed.on_gpu -o DIR", "where": where, "lines": kept}
+    packed = [{name: line[name] for name in KEPT} for line in lines.lines]
+    content = {"command": "python -m benchmarks.speed.on_gpu -o DIR", "where": machine, "lines": packed}
     (lines.folder / "on_gpu.json").write_text(as_json(content), encoding="utf-8")
-    said = ", ".join(f"{name} {value}" for name, value in where.items())
-    shown = table(SHOWN, [[line[name] for name in SHOWN] for line in lines.lines])
-    (lines.folder / "on_gpu.md").write_text(f"{said}\n\n{shown}\n", encoding="utf-8")
+    machine_line = ", ".join(f"{name} {value}" for name, value in machine.items())
+    results_table = table(SHOWN, [[line[name] for name in SHOWN] for line in lines.lines])
+    (lines.folder / "on_gpu.md").write_text(f"{machine_line}\n\n{results_table}\n", encoding="utf-8")
     with tarfile.open(lines.folder / "on_gpu.tar.gz", "w:gz") as archive:
         for path in sorted(lines.folder.iterdir()):
             if path.suffix in (".json", ".jsonl", ".md", ".log", ".csv"):
@@ -290,35 +296,35 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: try it out")
     parser.add_argument("--exercise", action="store_true", help=exercise.__doc__)
     parser.add_argument("--built", action="store_true", help="go on after the build, in the same folder")
-    given = parser.parse_args()
+    options = parser.parse_args()
     import torch
 
-    if given.device == "cuda" and not torch.cuda.is_available():
+    if options.device == "cuda" and not torch.cuda.is_available():
         built = f"torch is built for CUDA {torch.version.cuda}"
         parser.exit(3, f"nothing was run: no GPU can be used here; {built}\n")
-    if given.exercise:
+    if options.exercise:
         return exercise()
-    if given.output is None:
+    if options.output is None:
         parser.error("-o is needed: a folder for logs and results")
-    if given.minutes <= 0:
-        parser.error(f"--minutes is {given.minutes}, more than 0 are needed")
-    output = given.output.resolve()
+    if options.minutes <= 0:
+        parser.error(f"--minutes is {options.minutes}, more than 0 are needed")
+    output = options.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
     from benchmarks.speed import device
 
-    where = {**device.described(given.device), "torch": torch.__version__}
-    lines = Lines(output, given.minutes, more=given.built)
+    machine = {**device.described(options.device), "torch": torch.__version__}
+    lines = Lines(output, options.minutes, more=options.built)
     try:
-        if given.device == "cuda":
-            build(lines, given.built)
+        if options.device == "cuda":
+            build(lines, options.built)
         with clocks(output):
-            if given.device == "cuda":
+            if options.device == "cuda":
                 test(lines)
-            measure(lines, given.device, reserve=90 if given.device == "cuda" else 0)
-            if given.device == "cuda":
+            measure(lines, options.device, reserve=90 if options.device == "cuda" else 0)
+            if options.device == "cuda":
                 sanitize(lines)
     finally:
-        pack(lines, where)
+        pack(lines, machine)
     sys.exit(1 if lines.failed else 0)
 
 

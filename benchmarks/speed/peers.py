@@ -62,14 +62,14 @@ def readers(vocab_size: int) -> tuple[dict[str, Reader], dict[str, str]]:
 
 
 def _installed(makers: Any, vocab_size: int) -> tuple[dict[str, Any], dict[str, str]]:
-    found, skipped = {}, {}
+    installed, skipped = {}, {}
     for name, (peer, make) in makers.items():
         why = missing(peer)
         if why is None:
-            found[name] = _late(functools.partial(make, vocab_size))
+            installed[name] = _late(functools.partial(make, vocab_size))
         else:
             skipped[name] = why
-    return found, skipped
+    return installed, skipped
 
 
 def _late(make: Callable[[], Callable[..., object]]) -> Callable[..., object]:

@@ -21,26 +21,26 @@ from iet.errors import IetError
 
 def ask(port: int, texts: Sequence[str], clients: int) -> tuple[float, list[float]]:
     """Return the seconds until all texts are audited, and those of each request."""
-    bodies, kept = [json.dumps({"text": text}).encode() for text in texts], threading.local()
+    bodies, local_state = [json.dumps({"text": text}).encode() for text in texts], threading.local()
 
     def one(body: bytes) -> float:
-        if not hasattr(kept, "connection"):
-            kept.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        if not hasattr(local_state, "connection"):
+            local_state.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         began = time.perf_counter()
-        kept.connection.request("POST", "/v1/audit", body, {"Content-Type": "application/json"})
-        answer = kept.connection.getresponse()
-        said = answer.read()
+        local_state.connection.request("POST", "/v1/audit", body, {"Content-Type": "application/json"})
+        answer = local_state.connection.getresponse()
+        received = answer.read()
         if answer.status != 200:
-            raise IetError(f"the service answers {answer.status}: {said.decode()[:500]}")
+            raise IetError(f"the service answers {answer.status}: {received.decode()[:500]}")
         return time.perf_counter() - began
 
     with concurrent.futures.ThreadPoolExecutor(clients) as pool:
         began = time.perf_counter()
-        each = list(pool.map(one, bodies))
-        return time.perf_counter() - began, each
+        latencies = list(pool.map(one, bodies))
+        return time.perf_counter() - began, latencies
 
 
 if __name__ == "__main__":
     port, folder, clients = sys.argv[1:]
-    asked = json.loads((pathlib.Path(folder) / "texts.json").read_text(encoding="utf-8"))
-    print(json.dumps(ask(int(port), asked, int(clients))))
+    contents = json.loads((pathlib.Path(folder) / "texts.json").read_text(encoding="utf-8"))
+    print(json.dumps(ask(int(port), contents, int(clients))))

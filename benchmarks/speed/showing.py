@@ -21,9 +21,9 @@ def bulk(results: pathlib.Path) -> str:
         "over one worker": "{times_one_worker[median]:.2f} x",
         "peak MB": "{peak_mb:,.0f}",
     }
-    before = (
+    caption = (
         f"{content['documents']:,} agent logs of 1,000 tokens under {content['keys']} keys, from JSON lines"
         " to tables, over the tokenizer's own call on the same documents:"
     )
     link = "[benchmarks/results/bulk.md](benchmarks/results/bulk.md)"
-    return "\n\n".join([before, columns(content["results"], over), f"Measured: {link}."])
+    return "\n\n".join([caption, columns(content["results"], over), f"Measured: {link}."])

@@ -39,7 +39,7 @@ def _interfaces() -> None:
 
 
 def v2_step(
-    keys: KeyTable, requests: int, drafts: int, where: str
+    keys: KeyTable, requests: int, drafts: int, device_name: str
 ) -> tuple[Callable[[torch.Tensor], torch.Tensor], int]:
     """Return a step of vLLM's V2 runner, from logits [rows, V] on a device, and its number of rows."""
     if "vllm" not in sys.modules and importlib.util.find_spec("vllm") is None:
@@ -49,13 +49,13 @@ def v2_step(
 
     names = {name: slot for slot, name in enumerate(keys.names)}
     rng, V = np.random.default_rng(0), keys.profile.vocab_size
-    each, rows = 1 + drafts, requests * (1 + drafts)
+    tokens_per_request, rows = 1 + drafts, requests * (1 + drafts)
 
     def on(values: Any, dtype: torch.dtype = torch.int32) -> types.SimpleNamespace:
-        return types.SimpleNamespace(gpu=torch.as_tensor(values, dtype=dtype, device=where))
+        return types.SimpleNamespace(gpu=torch.as_tensor(values, dtype=dtype, device=device_name))
 
     state = types.SimpleNamespace(
-        device=torch.device(where),
+        device=torch.device(device_name),
         max_num_reqs=requests,
         vocab_size=V,
         all_token_ids=on(rng.integers(0, V, (requests, 2 * HISTORY))),
@@ -63,21 +63,21 @@ def v2_step(
         prompt_len=on(np.full(requests, HISTORY // 2)),
         prefill_len=on(np.full(requests, HISTORY // 2)),
     )
-    marker = BySlot(Settings(keys, names, False, -1), RequestKeys("step"), state, torch.device(where))
+    marker = BySlot(Settings(keys, names, False, -1), RequestKeys("step"), state, torch.device(device_name))
     for index in range(requests):
-        asked = {"iet_agent": keys.names[index % len(names)]}
+        request_options = {"iet_agent": keys.names[index % len(names)]}
         params = types.SimpleNamespace(
-            temperature=0.8, top_k=0, top_p=1.0, min_p=0.0, seed=index, extra_args=asked
+            temperature=0.8, top_k=0, top_p=1.0, min_p=0.0, seed=index, extra_args=request_options
         )
         marker.add(index, params)
     marker.flush()
     context = types.SimpleNamespace(
-        expanded_idx_mapping=on(np.repeat(np.arange(requests), each)).gpu,
+        expanded_idx_mapping=on(np.repeat(np.arange(requests), tokens_per_request)).gpu,
         idx_mapping=on(np.arange(requests)).gpu,
         idx_mapping_np=np.arange(requests),
-        expanded_local_pos=on(np.tile(np.arange(each), requests)).gpu,
+        expanded_local_pos=on(np.tile(np.arange(tokens_per_request), requests)).gpu,
         input_ids=on(rng.integers(0, V, rows)).gpu,
-        pos=on(np.tile(np.arange(each), requests) + HISTORY - 1, torch.int64).gpu,
+        pos=on(np.tile(np.arange(tokens_per_request), requests) + HISTORY - 1, torch.int64).gpu,
         seq_lens_upper_bound_np=np.full(requests, HISTORY + drafts),
     )
 
@@ -88,7 +88,7 @@ def v2_step(
     return step, rows
 
 
-def transformers_step(keys_of: Any, rows: int, where: str) -> Callable[[torch.Tensor], torch.Tensor]:
+def transformers_step(keys_of: Any, rows: int, device_name: str) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return a step of `generate` in transformers, from logits [rows, V] on a device.
 
     Args:
@@ -100,14 +100,14 @@ def transformers_step(keys_of: Any, rows: int, where: str) -> Callable[[torch.Te
 
     V = keys_of.profile.vocab_size
     agents = [list(keys_of)[row % len(keys_of)] for row in range(rows)]
-    processor = iet.WatermarkingConfig(keys_of, agents).construct_processor(V, where)
-    ids = torch.randint(V, (rows, HISTORY), generator=torch.Generator().manual_seed(0)).to(where)
+    processor = iet.WatermarkingConfig(keys_of, agents).construct_processor(V, device_name)
+    ids = torch.randint(V, (rows, HISTORY), generator=torch.Generator().manual_seed(0)).to(device_name)
     return lambda logits: processor(ids, logits)
 
 
-def launches(call: Callable[[], object], where: str) -> int | None:
+def launches(call: Callable[[], object], device_name: str) -> int | None:
     """Return how many kernels and copies one call queues on the device, None where that is the CPU."""
-    if where == "cpu":
+    if device_name == "cpu":
         return None
     call()
     torch.cuda.synchronize()
@@ -118,18 +118,18 @@ def launches(call: Callable[[], object], where: str) -> int | None:
     return sum(str(event.device_type) == "DeviceType.CUDA" for event in profile.events())
 
 
-def suite(family: str, rows: int, vocab_size: int, drafts: int, rounds: int, where: str) -> Suite:
+def suite(family: str, rows: int, vocab_size: int, drafts: int, rounds: int, device_name: str) -> Suite:
     """Return what steps cost beside an add of [B, V], with the host's time and launches among the details."""
     registry = timing.team(vocab_size, 8, 4 if family == "gumbel" else 2, family=family)
     made: dict[str, Any] = {}
 
     def parts() -> dict[str, Any]:
         if not made:
-            step, count = v2_step(registry.marking_keys(), rows, drafts, where)
-            logits = torch.randn(count, vocab_size, device=where)
+            step, count = v2_step(registry.marking_keys(), rows, drafts, device_name)
+            logits = torch.randn(count, vocab_size, device=device_name)
             made.update(
                 v2=functools.partial(step, logits),
-                transformers=functools.partial(transformers_step(registry, count, where), logits),
+                transformers=functools.partial(transformers_step(registry, count, device_name), logits),
                 add=functools.partial(logits.add_, torch.zeros_like(logits)),
             )
         return made
@@ -139,27 +139,27 @@ def suite(family: str, rows: int, vocab_size: int, drafts: int, rounds: int, whe
 
     named = {"vLLM V2 step": "v2", "transformers step": "transformers", "add [B, V]": "add"}
     contestants = {
-        shown: Contestant(device.waited(calling(name), where), "floor" if name == "add" else "ours")
-        for shown, name in named.items()
+        label: Contestant(device.waited(calling(name), device_name), "floor" if name == "add" else "ours")
+        for label, name in named.items()
     }
 
     def details() -> dict[str, Any]:
-        host = {shown: device.returned(calling(name), 20, where) for shown, name in named.items()}
+        host = {label: device.returned(calling(name), 20, device_name) for label, name in named.items()}
         samples = timing.interleaved(host, rounds)
         return {
-            **device.described(where),
-            "host µs": {shown: 1e6 / 20 * timing.spread(values).median for shown, values in samples.items()},
-            "launches": {shown: launches(calling(name), where) for shown, name in named.items()},
+            **device.described(device_name),
+            "host µs": {label: 1e6 / 20 * timing.spread(values).median for label, values in samples.items()},
+            "launches": {label: launches(calling(name), device_name) for label, name in named.items()},
         }
 
     def validate() -> None:
-        found = parts()["v2"]()
-        if not torch.isfinite(found).any():
+        chosen = parts()["v2"]()
+        if not torch.isfinite(chosen).any():
             raise IetError("a step left no token")
 
-    shown = f"steps, {family}, float32 [{rows * (1 + drafts)}, {vocab_size}], {drafts} drafts, {where}"
+    label = f"steps, {family}, float32 [{rows * (1 + drafts)}, {vocab_size}], {drafts} drafts, {device_name}"
     return Suite(
-        shown,
+        label,
         "µs",
         contestants,
         ("add [B, V]",),

@@ -47,13 +47,13 @@ class Suite:
 def run(suite: Suite) -> tuple[dict[str, Any], dict[str, list[float]]]:
     """Validate, then measure. Return what is recorded of it, and the samples in seconds by contestant."""
     started = time.perf_counter()
-    before = kernels.backends().isa
+    isa_before = kernels.backends().isa
     try:
         suite.validate()
         samples = timing.interleaved({name: c.sample for name, c in suite.contestants.items()}, suite.rounds)
     finally:
-        if before is not None:
-            timing.select_isa(before)
+        if isa_before is not None:
+            timing.select_isa(isa_before)
         suite.release()
     per_unit = {
         name: [seconds / suite.contestants[name].work for seconds in values]
@@ -111,26 +111,26 @@ def main(
         line.add_argument(
             "--device", choices=("cpu", "cuda"), default="cpu", help="cuda: time the kernels of a GPU"
         )
-    given = line.parse_args()
+    options = line.parse_args()
     load = environment(*packages)
-    if on_device is not None and given.device != "cpu":
+    if on_device is not None and options.device != "cpu":
         try:
-            made = on_device(given.quick, given.device)
+            made = on_device(options.quick, options.device)
         except BackendUnavailable as error:
             line.exit(3, f"{error}\n")
     else:
-        made = suites(given.quick)
+        made = suites(options.quick)
     recorded = []
     for suite in made:
         print(f"{suite.name} ...", file=sys.stderr, flush=True)
         recorded.append(run(suite)[0])
     content = {
-        "command": command(line, given),
-        "quick": given.quick,
+        "command": command(line, options),
+        "quick": options.quick,
         "environment": load,
         "suites": recorded,
     }
-    write(given.output, content, markdown(content))
+    write(options.output, content, markdown(content))
 
 
 def markdown(content: Mapping[str, Any]) -> str:
@@ -150,11 +150,11 @@ def markdown(content: Mapping[str, Any]) -> str:
         formats |= {"GB/s": "{GB/s:.0f}"} if any("GB/s" in row for row in rows) else {}
         lines = [f"**{suite['suite']}**, medians of {suite['rounds']} rounds. {suite['note']}".rstrip(), ""]
         lines.append(columns(rows, {**formats, "note": "{note}"}))
-        for what, value in suite["details"].items():
+        for detail, value in suite["details"].items():
             if isinstance(value, dict) and set(value) == {"low", "median", "high"}:
                 lines += [
                     "",
-                    f"The {what}: {value['median']:.2%} ({value['low']:.2%} to {value['high']:.2%}).",
+                    f"The {detail}: {value['median']:.2%} ({value['low']:.2%} to {value['high']:.2%}).",
                 ]
         if suite["skipped"]:
             reasons = "; ".join(f"{name} ({why})" for name, why in suite["skipped"].items())

@@ -64,11 +64,11 @@ def sample(
         measure = t % sampler.ENTROPY_EVERY == 0
         if measure:
             entropy.append(sampler.entropies(logits))
-        chosen, unmarked[:, t], left = mark.draw(ids[:, : start + t], logits, t, measure)
+        chosen, unmarked[:, t], entropy_left = mark.draw(ids[:, : start + t], logits, t, measure)
         ids[:, start + t] = chosen
-        if left is not None:
-            marked_entropy.append(left)
-    means = (torch.stack(found).mean(0).numpy() for found in (entropy, marked_entropy))
+        if entropy_left is not None:
+            marked_entropy.append(entropy_left)
+    means = (torch.stack(values).mean(0).numpy() for values in (entropy, marked_entropy))
     return Drawn(ids[:, start:].numpy(), next(means), next(means), unmarked.numpy())
 
 
@@ -111,9 +111,9 @@ class _Mark:
         free |= self._free_tokens.are_free(self._requests, torch.full_like(self._requests, position))
         if not self._counted:
             free |= counts > 0
-        left = torch.zeros(len(ids), dtype=torch.float64)
+        free_entropy = torch.zeros(len(ids), dtype=torch.float64)
         if measure:
-            left[free] = sampler.entropies(logits[free])
+            free_entropy[free] = sampler.entropies(logits[free])
         drawn = self._free(logits[free])
         slots = torch.where(free, -1, self._slots)
         iet.embed_(
@@ -121,7 +121,7 @@ class _Mark:
         )
         chosen = logits.max(-1).indices  # half the time of argmax
         chosen[free] = drawn
-        return chosen, free, left if measure else None
+        return chosen, free, free_entropy if measure else None
 
     def _free(self, logits: Tensor) -> Tensor:
         u = torch.rand(2, len(logits), 1, generator=self._generator)

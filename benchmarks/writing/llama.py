@@ -53,9 +53,9 @@ class _Weights:
 class _Layer:
     """Keys and values of one layer, of all rows: those that are left out keep their room."""
 
-    def __init__(self, rows: int, heads: int, size: int, places: int) -> None:
-        self._keys = torch.empty(rows, heads, -(-places // _BLOCK), size, _BLOCK)
-        self._values = torch.empty(rows, heads, places, size)
+    def __init__(self, rows: int, heads: int, size: int, positions: int) -> None:
+        self._keys = torch.empty(rows, heads, -(-positions // _BLOCK), size, _BLOCK)
+        self._values = torch.empty(rows, heads, positions, size)
 
     def keep(self, rows: Tensor, first: int, keys: Tensor, values: Tensor) -> None:
         """Keep keys and values [B, KV, T, D] of T places from `first` on."""
@@ -84,21 +84,24 @@ def steps(model: Any, ids: Tensor, real: Tensor, start: int) -> Generator[Tensor
     size = model.model.layers[0].self_attn.head_dim
     weights = [_weights(layer) for layer in model.model.layers]
     layers = [_Layer(len(ids), kv, size, ids.shape[1]) for _ in weights]
-    places = (real.cumsum(1) - 1).clamp(min=0)
+    positions = (real.cumsum(1) - 1).clamp(min=0)
     firsts = real.int().argmax(1)
     rows = torch.arange(len(ids))
     logits = torch.cat(
-        [_read(model, ids[:, :start], firsts, places, layers, some) for some in torch.split(rows, _PROMPTS)]
+        [
+            _read(model, ids[:, :start], firsts, positions, layers, chunk)
+            for chunk in torch.split(rows, _PROMPTS)
+        ]
     )
     eps = config.rms_norm_eps
     for end in range(start, ids.shape[1]):
-        left = yield logits
-        while left is not None:
-            rows, logits = rows[left], logits[left]
-            left = yield logits
+        kept_rows = yield logits
+        while kept_rows is not None:
+            rows, logits = rows[kept_rows], logits[kept_rows]
+            kept_rows = yield logits
         x = functional.embedding(ids[rows, end], model.model.embed_tokens.weight)
-        cos, sin = (part[:, 0, None] for part in rope(x, places[rows, end, None]))
-        own = firsts[rows].numpy()
+        cos, sin = (part[:, 0, None] for part in rope(x, positions[rows, end, None]))
+        first_positions = firsts[rows].numpy()
         for w, layer in zip(weights, layers, strict=True):
             h = functional.rms_norm(x, x.shape[-1:], w.before_attention, eps)
             parts = functional.linear(h, w.query_key_value).view(len(rows), heads + 2 * kv, size)
@@ -107,8 +110,8 @@ def steps(model: Any, ids: Tensor, real: Tensor, start: int) -> Generator[Tensor
             turning = turning * cos + turned * sin
             layer.keep(rows, end, turning[:, heads:, None], parts[:, heads + kv :, None])
             query = turning[:, :heads].reshape(len(rows), kv, heads // kv, size) * size**-0.5
-            found = layer.attend(query, rows, own, end + 1).view(len(rows), heads * size)
-            x = x + functional.linear(found, w.output)
+            attended = layer.attend(query, rows, first_positions, end + 1).view(len(rows), heads * size)
+            x = x + functional.linear(attended, w.output)
             h = functional.rms_norm(x, x.shape[-1:], w.before_mlp, eps)
             gate, up = functional.linear(h, w.gate_up).chunk(2, -1)
             x = x + functional.linear(functional.silu(gate) * up, w.down)
@@ -117,22 +120,22 @@ def steps(model: Any, ids: Tensor, real: Tensor, start: int) -> Generator[Tensor
 
 
 def _read(
-    model: Any, ids: Tensor, firsts: Tensor, places: Tensor, layers: list[_Layer], rows: Tensor
+    model: Any, ids: Tensor, firsts: Tensor, positions: Tensor, layers: list[_Layer], rows: Tensor
 ) -> Tensor:
     """Read the prompts of some rows, keep their keys and values, and return the logits that follow."""
     low, high = int(firsts[rows].min()), ids.shape[1]
     cache: Any = DynamicCache(config=model.config)
-    found = model(
+    output = model(
         input_ids=ids[rows, low:],
         attention_mask=(torch.arange(low, high) >= firsts[rows, None]).long(),
-        position_ids=places[rows, low:high],
+        position_ids=positions[rows, low:high],
         past_key_values=cache,
         use_cache=True,
         logits_to_keep=1,
     )
     for layer, read in zip(layers, cache.layers, strict=True):
         layer.keep(rows, low, read.keys, read.values)
-    logits: Tensor = found.logits[:, -1]
+    logits: Tensor = output.logits[:, -1]
     return logits
 
 
@@ -153,22 +156,22 @@ def _score(query: Floats, keys: Floats, rows: Ints, firsts: Ints, scores: Floats
     """Write the products of queries with the keys of a row's places; -inf before its first."""
     _, heads, groups, size = query.shape
     end = scores.shape[3]
-    found = np.empty((groups, _BLOCK), np.float32)
+    block_scores = np.empty((groups, _BLOCK), np.float32)
     for i in range(len(rows)):
         scores[i, :, :, : firsts[i]] = -np.inf
         for head in range(heads):
             for block in range(firsts[i] // _BLOCK, (end - 1) // _BLOCK + 1):
                 near = keys[rows[i], head, block]
-                found[:] = 0
+                block_scores[:] = 0
                 for d in range(size):
                     for group in range(groups):
-                        asked = query[i, head, group, d]
+                        query_value = query[i, head, group, d]
                         for j in range(_BLOCK):
-                            found[group, j] += asked * near[d, j]
+                            block_scores[group, j] += query_value * near[d, j]
                 low, high = max(firsts[i], block * _BLOCK), min(end, (block + 1) * _BLOCK)
                 for group in range(groups):
                     for j in range(low, high):
-                        scores[i, head, group, j] = found[group, j - block * _BLOCK]
+                        scores[i, head, group, j] = block_scores[group, j - block * _BLOCK]
 
 
 @numba.njit(fastmath=True, cache=True)
@@ -177,9 +180,9 @@ def _gather(shares: Floats, values: Floats, rows: Ints, firsts: Ints, out: Float
     _, heads, groups, size = out.shape
     for i in range(len(rows)):
         for head in range(heads):
-            out[i, head], own = 0, values[rows[i], head]
+            out[i, head], row_values = 0, values[rows[i], head]
             for j in range(firsts[i], shares.shape[3]):
                 for group in range(groups):
-                    share, found = shares[i, head, group, j], out[i, head, group]
+                    share, summed = shares[i, head, group, j], out[i, head, group]
                     for d in range(size):
-                        found[d] += share * own[j, d]
+                        summed[d] += share * row_values[j, d]

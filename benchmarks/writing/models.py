@@ -48,8 +48,8 @@ class Loaded:
         import jinja2
 
         def ids(*messages: tuple[str, str]) -> list[int]:
-            shown = [{"role": role, "content": content} for role, content in messages]
-            encoded = self.tokenizer.apply_chat_template(shown, add_generation_prompt=True, return_dict=False)
+            chat = [{"role": role, "content": content} for role, content in messages]
+            encoded = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
             return list(encoded)
 
         try:
@@ -75,35 +75,35 @@ def load(model: str | os.PathLike[str] = MODEL, device: str = "cpu") -> Loaded:
         why = (str(error).splitlines() or ["not available"])[0]
         raise InputError(f"device: got {device!r}, expected one that torch can use here ({why})") from None
     bars: Any = transformers.utils.logging
-    shown = bars.is_progress_bar_enabled()
+    bar_was_enabled = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(model)
         dtype = torch.float32 if torch.device(device).type == "cpu" else "auto"
-        found: Any = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
+        model_loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
     except (OSError, ValueError) as error:
         raise InputError(f"model: {str(model)!r} holds no causal language model ({error})") from None
     finally:
-        if shown:
+        if bar_was_enabled:
             bars.enable_progress_bar()
-    found = found.to(device)
-    found.train(False)
+    model_loaded = model_loaded.to(device)
+    model_loaded.train(False)
     reader = Tokenizer(tokenizer)
-    size = found.get_output_embeddings().weight.shape[0]
+    size = model_loaded.get_output_embeddings().weight.shape[0]
     if size < reader.vocab_size:
         raise InputError(
             f"model: {str(model)!r} has {size} output ids, expected the tokenizer's {reader.vocab_size}"
         )
-    positions = getattr(found.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
+    positions = getattr(model_loaded.config.get_text_config(), "max_position_embeddings", None) or 1 << 20
     name = "iet:demo" if model == MODEL else str(model)
     chat = bool(getattr(tokenizer, "chat_template", None))
-    return Loaded(found, tokenizer, reader, name, _digest(found, reader), chat, positions)
+    return Loaded(model_loaded, tokenizer, reader, name, _digest(model_loaded, reader), chat, positions)
 
 
 def _digest(model: Any, reader: Tokenizer) -> str:
     """BLAKE2b-256 of names, types, shapes and bytes of the parameters, and the tokenizer's digest."""
-    found = hashlib.blake2b(reader.digest.encode(), digest_size=32)
+    hasher = hashlib.blake2b(reader.digest.encode(), digest_size=32)
     for name, values in sorted(model.state_dict().items()):
-        found.update(f"{name} {values.dtype} {list(values.shape)}".encode())
-        found.update(values.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy())
-    return found.hexdigest()
+        hasher.update(f"{name} {values.dtype} {list(values.shape)}".encode())
+        hasher.update(values.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy())
+    return hasher.hexdigest()

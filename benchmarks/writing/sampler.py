@@ -92,7 +92,7 @@ def sample(
     if ends is None:
         ends = Ends((), torch.zeros(rows, dtype=torch.int64), torch.full((rows,), tokens))
     end_ids = torch.tensor(ends.ids, dtype=torch.int64, device=device)
-    fewest, most = ends.fewest.to(device), ends.most.to(device)
+    fewest, max_lengths = ends.fewest.to(device), ends.most.to(device)
     ended = torch.zeros(rows, dtype=torch.bool, device=device)
     lengths, measured = (torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(2))
     entropy, marked_entropy = (torch.zeros(rows, dtype=torch.float64, device=device) for _ in range(2))
@@ -101,14 +101,14 @@ def sample(
     can_leave = llama.fits(model)
     run: Any = (llama.steps if can_leave else steps)(model, ids, real, longest)
     logits = next(run)
-    said = None  # ids [B, V] that each row holds so far, where that counts
+    occurred = None  # ids [B, V] that each row holds so far, where that counts
     if repetition_penalty != 1:
-        said = torch.zeros_like(logits, dtype=torch.bool)
+        occurred = torch.zeros_like(logits, dtype=torch.bool)
         for row, prompt in enumerate(prompts):
-            said[row, list(prompt)] = True
+            occurred[row, list(prompt)] = True
     for t in range(tokens):
-        if said is not None:
-            logits = penalised(logits, said[here], repetition_penalty)
+        if occurred is not None:
+            logits = penalised(logits, occurred[here], repetition_penalty)
         logits[:, list(barred)] = -torch.inf
         if len(end_ids):
             early = (fewest[here] > t)[:, None].expand(-1, len(end_ids))
@@ -128,18 +128,18 @@ def sample(
                 on_logits(unmarked, ~gone)
         chosen = draw(marked, uniforms(t).to(device)[:, here])
         ids[here, longest + t] = chosen
-        if said is not None:
-            said[here, chosen] = True
+        if occurred is not None:
+            occurred[here, chosen] = True
         ended[here] |= torch.isin(chosen, end_ids)
         lengths += ~ended
-        ended |= lengths >= most
-        left = int((~ended).sum())
-        if not left or t + 1 == tokens:
+        ended |= lengths >= max_lengths
+        rows_left = int((~ended).sum())
+        if not rows_left or t + 1 == tokens:
             break
-        if can_leave and left * _LEFT_OUT <= len(here) * (_LEFT_OUT - 1):
-            kept = torch.nonzero(~ended[here])[:, 0]
-            run.send(kept)
-            here = here[kept]
+        if can_leave and rows_left * _LEFT_OUT <= len(here) * (_LEFT_OUT - 1):
+            rows_kept = torch.nonzero(~ended[here])[:, 0]
+            run.send(rows_kept)
+            here = here[rows_kept]
             mark = None if marking is None else marking(here.tolist())
         logits = next(run)
     measured = measured.clamp(min=1)
@@ -153,27 +153,27 @@ def steps(model: Any, ids: Tensor, real: Tensor, start: int) -> Iterator[Tensor]
 
     `ids` and `real` (no padding) are [B, P + M], with the prompts at the right end of the first P = `start`.
     """
-    places = (real.cumsum(1) - 1).clamp(min=0)
+    positions = (real.cumsum(1) - 1).clamp(min=0)
     more = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
     cache, low = StaticCache(model.config, max_cache_len=ids.shape[1]), 0
     for end in range(start, ids.shape[1]):
-        found = model(
+        output = model(
             input_ids=ids[:, low:end],
             attention_mask=real[:, :end].long(),
-            position_ids=places[:, low:end],
+            position_ids=positions[:, low:end],
             past_key_values=cache,
             use_cache=True,
             **more,
         )
         low = end
-        yield found.logits[:, -1].float()
+        yield output.logits[:, -1].float()
 
 
-def penalised(logits: Tensor, said: Tensor, penalty: float) -> Tensor:
+def penalised(logits: Tensor, occurred: Tensor, penalty: float) -> Tensor:
     """Return logits [B, V] in which those of ids that were `said` [B, V] are less: divided by a penalty where
     they are above 0, else multiplied. As in transformers and in vLLM; 1 changes nothing.
     """
-    return torch.where(said, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+    return torch.where(occurred, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def nucleus(logits: Tensor, top_p: float) -> Tensor:
@@ -187,19 +187,19 @@ def nucleus(logits: Tensor, top_p: float) -> Tensor:
 def _nucleus(logits: Tensor, top_p: float, width: int) -> Tensor:
     top, at = logits.topk(width)
     p = (top - logits.logsumexp(-1, keepdim=True)).exp()
-    before = p.cumsum(-1) - p
-    kept = torch.full_like(logits, -torch.inf)
-    kept.scatter_(1, at, top.masked_fill(before >= top_p, -torch.inf))
-    short = before[:, -1] + p[:, -1] < top_p
+    mass_before = p.cumsum(-1) - p
+    masked = torch.full_like(logits, -torch.inf)
+    masked.scatter_(1, at, top.masked_fill(mass_before >= top_p, -torch.inf))
+    short = mass_before[:, -1] + p[:, -1] < top_p
     if width < logits.shape[1] and bool(short.any()):
-        kept[short] = _nucleus(logits[short], top_p, min(8 * width, logits.shape[1]))
-    return kept
+        masked[short] = _nucleus(logits[short], top_p, min(8 * width, logits.shape[1]))
+    return masked
 
 
 def entropies(logits: Tensor) -> Tensor:
     """Return the entropy of each row in nats, float64 [B]."""
-    found: Tensor = torch.special.entr(torch.softmax(logits, -1)).sum(-1).double()
-    return found
+    values: Tensor = torch.special.entr(torch.softmax(logits, -1)).sum(-1).double()
+    return values
 
 
 def draw(logits: Tensor, u: Tensor) -> Tensor:

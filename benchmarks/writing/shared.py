@@ -40,11 +40,11 @@ class _Layer:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, at: int, scaling: float) -> Tensor:
         """Keep keys and values [B, KV, 1, D] of place `at`, and return what queries [B, H, 1, D] find."""
         rows, heads, _, size = key.shape
-        asked = query.reshape(rows, heads, -1, size) * scaling
-        scores = torch.empty(*asked.shape[:3], self._prompt + at + 1)
-        _score(asked.numpy(), key.numpy(), self._prompt_keys, self._keys, at, scores.numpy())
+        scaled_query = query.reshape(rows, heads, -1, size) * scaling
+        scores = torch.empty(*scaled_query.shape[:3], self._prompt + at + 1)
+        _score(scaled_query.numpy(), key.numpy(), self._prompt_keys, self._keys, at, scores.numpy())
         shares = torch.softmax(scores, -1).numpy()
-        out = torch.empty(asked.shape)
+        out = torch.empty(scaled_query.shape)
         _gather(shares, value.numpy(), self._prompt_values, self._values, at, out.numpy())
         return out.view(rows, -1, size)
 
@@ -70,12 +70,12 @@ def _attention(
 ) -> tuple[Tensor, None]:
     if rows.at < 0:
         rows.layers[module.layer_idx] = _Layer(key, value, rows.copies, rows.tokens)
-        found = torch.nn.functional.scaled_dot_product_attention(
+        attended = torch.nn.functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=scaling, enable_gqa=True
         )
-        return found.transpose(1, 2), None
-    found = rows.layers[module.layer_idx].attend(query, key, value, rows.at, scaling)
-    return found[:, None], None
+        return attended.transpose(1, 2), None
+    attended = rows.layers[module.layer_idx].attend(query, key, value, rows.at, scaling)
+    return attended[:, None], None
 
 
 AttentionInterface.register(_NAME, _attention)
@@ -91,19 +91,21 @@ def steps(model: Any, ids: Tensor, start: int, copies: int) -> Iterator[Tensor]:
     more = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
     with _attending(model):
         seen = ids[::copies, :start]
-        places = torch.arange(start)[None]
-        found = model(input_ids=seen, position_ids=places, use_cache=False, rows=rows, **more)
-        yield found.logits[:, -1].float().repeat_interleave(copies, 0)
+        positions = torch.arange(start)[None]
+        output = model(input_ids=seen, position_ids=positions, use_cache=False, rows=rows, **more)
+        yield output.logits[:, -1].float().repeat_interleave(copies, 0)
         for end in range(start, ids.shape[1] - 1):
             rows.at = end - start
-            places = torch.full((1, 1), end)
-            found = model(input_ids=ids[:, end : end + 1], position_ids=places, use_cache=False, rows=rows)
-            yield found.logits[:, -1].float()
+            positions = torch.full((1, 1), end)
+            output = model(
+                input_ids=ids[:, end : end + 1], position_ids=positions, use_cache=False, rows=rows
+            )
+            yield output.logits[:, -1].float()
 
 
 @contextlib.contextmanager
 def _attending(model: Any) -> Iterator[None]:
-    before = model.config._attn_implementation
+    implementation = model.config._attn_implementation
     linear = [module for module in model.modules() if type(module) is torch.nn.Linear]
     model.set_attn_implementation(_NAME)
     for module in linear:
@@ -112,15 +114,15 @@ def _attending(model: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        model.set_attn_implementation(before)
+        model.set_attn_implementation(implementation)
         for module in linear:
             del module.forward
 
 
 def _linear(packed: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
     # oneDNN: on some processors twice as fast as what torch takes for float32
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
-    return found
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return product
 
 
 @numba.njit(fastmath=True, cache=True)
@@ -133,20 +135,20 @@ def _score(query: Floats, key: Floats, shared: Floats, keys: Floats, at: int, sc
             for d in range(size):
                 keys[row, head, d, at] = key[row, head, 0, d]
             for group in range(groups):
-                asked, found = query[row, head, group], scores[row, head, group]
-                _products(asked, shared[row // copies, head], found[:prompt])
-                _products(asked, keys[row, head], found[prompt:])
+                row_query, row_scores = query[row, head, group], scores[row, head, group]
+                _products(row_query, shared[row // copies, head], row_scores[:prompt])
+                _products(row_query, keys[row, head], row_scores[prompt:])
 
 
 @numba.njit(fastmath=True, cache=True)
-def _products(query: Floats, keys: Floats, found: Floats) -> None:
-    for j in range(len(found)):
-        found[j] = 0
+def _products(query: Floats, keys: Floats, out: Floats) -> None:
+    for j in range(len(out)):
+        out[j] = 0
     for d in range(0, len(query), 4):  # four at once: a score is read and written a quarter as often
         a, b, c, e = query[d], query[d + 1], query[d + 2], query[d + 3]
         first, second, third, fourth = keys[d], keys[d + 1], keys[d + 2], keys[d + 3]
-        for j in range(len(found)):
-            found[j] += a * first[j] + b * second[j] + c * third[j] + e * fourth[j]
+        for j in range(len(out)):
+            out[j] += a * first[j] + b * second[j] + c * third[j] + e * fourth[j]
 
 
 @numba.njit(fastmath=True, cache=True)
@@ -156,13 +158,13 @@ def _gather(shares: Floats, value: Floats, shared: Floats, values: Floats, at: i
     copies, prompt = rows // len(shared), shared.shape[3]
     for row in range(rows):
         for head in range(heads):
-            of_prompt, own = shared[row // copies, head], values[row, head]
+            of_prompt, row_values = shared[row // copies, head], values[row, head]
             for d in range(size):
-                own[d, at] = value[row, head, 0, d]
+                row_values[d, at] = value[row, head, 0, d]
             for group in range(groups):
-                first, rest = shares[row, head, group, :prompt], shares[row, head, group, prompt:]
+                first, later_shares = shares[row, head, group, :prompt], shares[row, head, group, prompt:]
                 for d in range(size):
-                    out[row, head, group, d] = _dot(first, of_prompt[d]) + _dot(rest, own[d])
+                    out[row, head, group, d] = _dot(first, of_prompt[d]) + _dot(later_shares, row_values[d])
 
 
 @numba.njit(fastmath=True, cache=True)

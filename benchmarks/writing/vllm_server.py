@@ -88,19 +88,19 @@ class Server:
         )
         try:
             with urllib.request.urlopen(request, timeout=300) as answer:
-                (said,) = json.loads(answer.read())["choices"][:1]
-                ids, of_prompt = said.get("token_ids"), said.get("prompt_token_ids")
-                return Answer(answer.status, said["text"], tuple(ids or ()), tuple(of_prompt or ()))
+                (choice,) = json.loads(answer.read())["choices"][:1]
+                ids, of_prompt = choice.get("token_ids"), choice.get("prompt_token_ids")
+                return Answer(answer.status, choice["text"], tuple(ids or ()), tuple(of_prompt or ()))
         except urllib.error.HTTPError as error:
             return Answer(error.code, error.read().decode())
 
     def count(self, name: str) -> float:
         """Return one of the counters that vLLM keeps, such as "num_preemptions_total"."""
         with urllib.request.urlopen(self.url + "/metrics", timeout=30) as answer:
-            found = re.search(rf"^vllm:{name}\{{.*\}} (\S+)$", answer.read().decode(), re.MULTILINE)
-        if found is None:
+            match = re.search(rf"^vllm:{name}\{{.*\}} (\S+)$", answer.read().decode(), re.MULTILINE)
+        if match is None:
             raise IetError(f"counter: got {name!r}, which this vLLM does not keep")
-        return float(found[1])
+        return float(match[1])
 
 
 def version() -> str | None:
@@ -162,17 +162,17 @@ def serve(
     set_to = {name: value for name, value in os.environ.items() if not name.startswith("IET_")}
     set_to |= dict.fromkeys(("DO_NOT_TRACK", "HF_HUB_OFFLINE", "OMP_NUM_THREADS", "VLLM_NO_USAGE_STATS"), "1")
     set_to |= {"HOME": str(home), "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}
-    given: dict[str, Any] = {"model": model, "served-model-name": NAME, "host": "127.0.0.1", "port": port}
-    given |= {"dtype": "float32", **(options or {})}
+    arguments: dict[str, Any] = {"model": model, "served-model-name": NAME, "host": "127.0.0.1", "port": port}
+    arguments |= {"dtype": "float32", **(options or {})}
     if runner == "V2":
         set_to |= triton_on_host(home)
         paths = [str(home), os.environ.get("PYTHONPATH", "")]
         set_to["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     if registry is not None:
         set_to["IET_REGISTRY"] = str(registry)
-        given["logits-processors"] = "iet.generation.vllm:IETLogitsProcessor"
+        arguments["logits-processors"] = "iet.generation.vllm:IETLogitsProcessor"
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
-    for name, value in given.items():
+    for name, value in arguments.items():
         command.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
     made = Server(runner, f"http://127.0.0.1:{port}", home / "log", tuple(command))
     with made.log.open("w") as log:
@@ -201,8 +201,8 @@ def free_port() -> int:
     It lies below those that the system gives to clients, and to servers that ask for any: none of those takes
     it in the minute before the server does.
     """
-    given = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range")
-    lowest = int(given.read_text().split()[0]) if given.exists() else 49152
+    port_range = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range")
+    lowest = int(port_range.read_text().split()[0]) if port_range.exists() else 49152
     for port in range(10_000 + time.monotonic_ns() % 10_000, lowest):
         with socket.socket() as tried, contextlib.suppress(OSError):
             tried.bind(("127.0.0.1", port))

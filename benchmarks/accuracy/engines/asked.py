@@ -57,7 +57,7 @@ class Rows(Protocol):
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """Return what our processor makes of logits [B, V], which are not kept."""
 
-    def sample(self, left: torch.Tensor) -> Ids:
+    def sample(self, masked: torch.Tensor) -> Ids:
         """Return a token of each row, drawn by the engine from what `apply` returned."""
 
     def append(self, tokens: Ids) -> None:
@@ -69,10 +69,10 @@ class Engine(Protocol):
 
     packages: tuple[str, ...]
 
-    def expected(self, logits: torch.Tensor, asked: Asked, prompt: list[int], output: list[int]) -> Floats:
+    def expected(self, logits: torch.Tensor, sampling: Asked, prompt: list[int], output: list[int]) -> Floats:
         """Return the probabilities [V] with which the engine itself draws from logits [V]."""
 
     def rows(
-        self, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked, free: FreeTokens = NO_FREE
+        self, keys: KeyTable, prompts: Ids, outputs: Ids, sampling: Asked, free: FreeTokens = NO_FREE
     ) -> Rows:
         """Take up one request for each row of prompts [B, P] and outputs [B, O], under its key."""

