@@ -1,6 +1,6 @@
-"""The detectors of vLLM and SGLang out of their wheels, of which `.ci/wheels` unpacks the source files.
+"""The detectors of vLLM and SGLang from their wheels; `.ci/wheels` unpacks the source files.
 
-Neither installs beside the other's torch. Their detectors need only what is in their folder, torch, msgspec
+The two pin different versions of torch. Their detectors need only what is in their folder, torch, msgspec
 and three modules of vLLM that they name and never call; those are empty here.
 """
 
@@ -36,7 +36,9 @@ def missing(engine: str) -> str | None:
     """Return why an engine's detector cannot be imported, None if it can."""
     module = FOLDER / engine / f"{_DETECTORS[engine].replace('.', '/')}.py"
     if not module.is_file():
-        return f"{module.relative_to(FOLDER)} is not there: run .ci/wheels"  # results tell no folder's name
+        return (
+            f"{module.relative_to(FOLDER)} is not there: run .ci/wheels"  # results contain no folder's name
+        )
     needed = {"vllm": ("torch", "pydantic"), "sglang": ("msgspec",)}[engine]
     absent = [name for name in needed if importlib.util.find_spec(name) is None]
     return f"{', '.join(absent)} not installed" if absent else None

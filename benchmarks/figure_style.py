@@ -55,7 +55,7 @@ def save(figure: Any, path: pathlib.Path, *formats: str) -> list[pathlib.Path]:
 def shortened(svg: str) -> str:
     """Return a figure whose places have hundredths of a point, without indents and turns by no angle.
 
-    Lines of a path follow each other without a letter each, and marks of one style stand in a group of it.
+    Lines of a path follow each other without a letter each, and marks of one style share a group.
     Groups that have no more than a name are left out, and the font is named once.
     """
     svg = _UNTURNED.sub("", svg)

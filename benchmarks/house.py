@@ -47,7 +47,7 @@ def rooms(root: pathlib.Path) -> list[str]:
 
 
 def modules(root: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Return the Python files of the packages by the names under which they are imported."""
+    """Return the Python files of the packages by their import names."""
     by_name = {}
     for package in PACKAGES:
         for path in (root / package).rglob("*.py"):
@@ -57,7 +57,7 @@ def modules(root: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def imports(known_modules: Mapping[str, pathlib.Path]) -> list[Edge]:
-    """Return who imports whom among the modules that are known, each pair once.
+    """Return the imports between known modules, each pair once.
 
     Imports inside functions count, blocks under `if TYPE_CHECKING` do not, and neither does
     `from iet import __version__`: the number is there before anything else is.
@@ -91,7 +91,7 @@ def _imported(tree: ast.AST, package: str, known_modules: Mapping[str, pathlib.P
 
 
 def circles(edges: Iterable[Edge]) -> list[list[str]]:
-    """Return the groups of modules that all lead to each other: none where there is no circle."""
+    """Return the groups of modules that all lead to each other."""
     after: dict[str, set[str]] = {}
     for importer, imported in edges:
         after.setdefault(importer, set()).add(imported)

@@ -27,7 +27,7 @@ MAXIMUM = 150_000
 
 
 def find_chromium() -> str | None:
-    """Return the browser's path, None if there is none."""
+    """Return the browser's path, or None."""
     names = ("chromium", "chromium-browser", "google-chrome")
     return next((path for path in map(shutil.which, names) if path is not None), None)
 

@@ -48,9 +48,9 @@ def version(package: str) -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    """Return what Linux tells of processor, clock governor, caches and memory; None where it does not.
+    """Return processor, clock governor, caches and memory, as far as Linux reports them.
 
-    The model's name alone says little: virtual machines hide it. Family, model and stepping tell it.
+    The model's name alone says little: virtual machines hide it. Family, model and stepping identify it.
     """
     first: dict[str, str] = {}
     cpuinfo = pathlib.Path("/proc/cpuinfo")
@@ -119,7 +119,7 @@ def _shown(cell: object) -> str:
 def as_csv(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     """Return the same table as CSV, with all digits.
 
-    A column in which there is an interval becomes three: its name for the mean, and with " low" and " high".
+    A column with an interval becomes three: its name for the mean, and with " low" and " high".
     """
     _check(header, rows)
     wide = [any(isinstance(row[column], Interval) for row in rows) for column in range(len(header))]
@@ -166,7 +166,7 @@ def write(
 
 
 def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Return the rows that `write` put beside a summary `NAME.json`; none where there are none."""
+    """Return the rows that `write` stored with a summary `NAME.json`; empty without them."""
     rows = path.with_suffix(".rows.jsonl.gz")
     if not rows.is_file():
         return []
@@ -186,7 +186,7 @@ def write_table(
     """Write a result that is one table as `path`.json, .md and .csv, which git ignores, and print it.
 
     The JSON holds the table as "table": a list of {heading: cell}, intervals as [mean, low, high]. `title`
-    and `note` stand before and after it in Markdown; `content` and `rows` are those of `write`.
+    and `note` come before and after it in Markdown; `content` and `rows` are those of `write`.
     """
     parts = (title, table(header, cells), note)
     write(
@@ -208,7 +208,7 @@ def _plain(cell: Cell) -> Any:
 
 
 def as_json(content: Any) -> str:
-    """Return JSON in which floats have six digits, and what holds no lists or objects stands on one line.
+    """Return JSON with floats of six digits, and one line for values without lists or objects.
 
     So does what takes no more than 1000 characters.
     """
@@ -254,7 +254,7 @@ def columns(rows: Iterable[Mapping[str, Any]], formats: Mapping[str, str] | Sequ
     """Return a Markdown table of rows.
 
     `formats` is heading -> cell, as in `str.format`: "{tokens:,}", "{over[median]:.2f}", "{interval[0]:.3f}".
-    A cell with a value that is None or not there is empty. Pairs, where a heading comes twice.
+    A cell with a missing value is empty. Pairs allow a heading twice.
     """
     pairs = list(formats.items() if isinstance(formats, Mapping) else formats)
     return table([heading for heading, _ in pairs], [[_cell(form, row) for _, form in pairs] for row in rows])
@@ -313,7 +313,7 @@ def finish(
     rows: Iterable[Mapping[str, Any]] = (),
     packages: Sequence[str] = (),
 ) -> None:
-    """Write results with the command line that they are of, and where it ran; see `write`, `environment`."""
+    """Write results with their command line and environment; see `write`, `environment`."""
     content = {"command": command(line, options), "environment": environment(*packages), **results}
     write(options.output, content, markdown, rows=rows)
 

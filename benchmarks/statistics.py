@@ -87,7 +87,7 @@ def crossed(values: npt.ArrayLike, seed: int = 0, draws: int = DRAWS) -> Interva
 def difference(
     ours: Sequence[float | None], theirs: Sequence[float | None], seed: int, draws: int = DRAWS
 ) -> Interval | None:
-    """Return the mean of ours - theirs, text by text, with a paired bootstrap interval.
+    """Return the mean of ours - other, text by text, with a paired bootstrap interval.
 
     Both have the same texts in the same order. Texts that lack a figure on either side are left out.
     """
@@ -113,9 +113,9 @@ def relative_change(
 def mean_difference(
     cells: Sequence[tuple[Sequence[float | None], Sequence[float | None]]], seed: int, draws: int = DRAWS
 ) -> Interval | None:
-    """Return the mean over cells of (ours - theirs), each cell's texts resampled on their own.
+    """Return the mean over cells of (ours - other), each cell's texts resampled on their own.
 
-    A cell is (ours, theirs) on the same texts, as in `difference`; one without a pair is left out.
+    A cell is (ours, other) on the same texts, as in `difference`; one without a pair is left out.
     """
     differences = [a - b for a, b in (_pairs(*cell) for cell in cells) if len(a)]
     if not differences:
@@ -185,6 +185,6 @@ def distance_from_uniform(p_values: Floats) -> float:
 
 
 def summary(values: Sequence[float | None], seed: int = 0) -> list[float]:
-    """Return `interval` as [mean, low, high], as the summaries of results hold it; [] where there is none."""
+    """Return `interval` as [mean, low, high], as the summaries of results hold it; [] without texts."""
     estimate = interval(values, seed)
     return [] if estimate is None else [estimate.mean, estimate.low, estimate.high]

@@ -1,7 +1,7 @@
 """Write the tables of docs/reference/numbers.md from the committed results, between their markers.
 
 python -m benchmarks.tables            rewrite them
-python -m benchmarks.tables --check    exit 1 where they differ from the results
+python -m benchmarks.tables --check    exit 1 if they differ from the results
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def null(results: pathlib.Path) -> str:
 
 
 def paper(results: pathlib.Path) -> str:
-    """Return Table 1 of the runs in `results`/paper beside the paper's, as means over the settings."""
+    """Return Table 1 of the runs in `results`/paper and of the paper, as means over the settings."""
     runs = [(path, _content(path.parent, path.stem)) for path in sorted(results.glob("paper/*/table1.json"))]
     runs = [run for run in runs if run[1]["configuration"]["records"] >= FEWEST_RECORDS]
     if not runs:
@@ -158,7 +158,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _triple(series: Sequence[Sequence[float]]) -> str:
-    """Return the mean of each series, or nothing where none has any."""
+    """Return the mean of each series, or nothing if all are empty."""
     if not any(map(len, series)):
         return ""
     return " · ".join(f"{_mean(values):.3f}" if len(values) else "-" for values in series)

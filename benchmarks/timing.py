@@ -56,7 +56,7 @@ def noise(samples: Sequence[float]) -> float:
 
 
 def timed(call: Callable[..., object], prepare: Callable[[], tuple[Any, ...]] = tuple) -> Sampler:
-    """Return a sampler of `call`; `prepare` makes its arguments anew each time, outside the measurement."""
+    """Return a sampler of `call`; `prepare` makes new arguments each time, outside the measurement."""
 
     def sample() -> float:
         arguments = prepare()
@@ -70,12 +70,12 @@ def timed(call: Callable[..., object], prepare: Callable[[], tuple[Any, ...]] = 
 def interleaved(
     samplers: Mapping[str, Sampler], rounds: int, *, seconds: float = float("inf"), seed: int = 0
 ) -> dict[str, list[float]]:
-    """Run every sampler once a round, in an order drawn anew each round, after one round that warms up.
+    """Run every sampler once a round, in a new random order each round, after one round that warms up.
 
     Args:
         samplers: name -> sampler.
         rounds: how often; fewer where `seconds` pass, but at least 3 (or `rounds`, if that is less).
-        seconds: after which no round is begun.
+        seconds: time limit for starting a round.
         seed: of the orders.
 
     Returns:
@@ -129,7 +129,7 @@ def cores() -> int:
 
 
 def contenders() -> list[tuple[str, str, int]]:
-    """Return (name, instruction set, threads) of every way in which this machine runs our ops."""
+    """Return (name, instruction set, threads) of every way to run our ops on this machine."""
     counts = thread_counts()
     return [
         (f"{isa}, {count} thread{'s' if count > 1 else ''}", isa, count) for isa in isas() for count in counts

@@ -48,7 +48,7 @@ def block_sums(family: str, strength: float, seed: int) -> NDArray[np.float64]:
 
 
 def draw_states(blocks: int, texts: int, rate: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Return where the key speaks, [blocks, texts]."""
+    """Return the blocks that carry the key, [blocks, texts]."""
     leave = BLOCK / MEAN_SEGMENT
     speaks = np.empty((blocks, texts), dtype=bool)
     speaks[0] = rng.random(texts) < rate / (rate + leave)

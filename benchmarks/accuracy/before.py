@@ -78,7 +78,7 @@ class Reader:
         )
 
     def read(self, text: Text, turns: texts.Turns) -> list[NDArray[np.int64]]:
-        """Return the agent of every token, -1 for nobody: in forced choice, and at level 0.01."""
+        """Return the agent of every token, -1 unattributed: in forced choice, and at level 0.01."""
         request = {
             "tokenizer": str(texts.MODELS[turns.cell.model]),
             "scheme": texts.SCHEMES[turns.cell.family],

@@ -2,8 +2,8 @@
 
     python -m benchmarks.accuracy.curve -o benchmarks/results/curve.json --table iet/audit/expected.json
 
-Reads the committed results of `decoders` (the grid: every turn behind an opening of its own) and of Table 1
-(conversations: every turn behind what was said before), and nothing else of texts. Evidence of a turn is x =
+Reads the committed results of `decoders` (the grid: every turn after its own opening) and of Table 1
+(conversations: every turn after the previous ones), and no texts. Evidence of a turn is x =
 tokens · I(family, H), where I is the relative entropy of marked from unmarked scores in simulated text of the
 cell's mean entropy H (`iet.calibrate.marked_scores`, κ = 0.8); turns of different lengths count as one of
 Σ n² / Σ n tokens.
@@ -16,7 +16,7 @@ and scaled by p·(1 - p), it missed five of their six TokenAcc.) "Checks" are ru
 those by `edge-walk`, and those of a model that is not in the grid.
 
 The Bayes reader knows the law of scores and of lengths (turns drawn evenly from 80 to 240 tokens, twelve a
-text, drawn scores); the oracle, in the grid's texts, is told where turns begin and end. `--table` writes what
+text, drawn scores); the oracle, in the grid's texts, knows where turns begin and end. `--table` writes what
 the package holds.
 """
 
@@ -69,7 +69,7 @@ class Cell:
     """Texts of one kind under one family.
 
     Attributes:
-        run: where they are from: model and temperature, or a folder of Table 1.
+        run: their source: model and temperature, or a folder of Table 1.
         kind: "grid", "conversations" or "checks".
         nats: of evidence a turn.
         figures: of "posterior"; may lack some.
@@ -202,7 +202,7 @@ def curves(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 
 def residuals(cells: Sequence[Cell], later: Sequence[Cell], table: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what each cell has and what was expected of it by others, where that is inside their range."""
+    """Return what each cell has and what the other cells predict, inside their range."""
     rows = []
     for run in dict.fromkeys(cell.run for cell in cells):
         remaining = {"curves": curves([cell for cell in cells if cell.run != run])}
@@ -294,7 +294,7 @@ def _turns(rng: np.random.Generator, agents: int) -> NDArray[np.int64]:
 
 
 def crossing(table: Mapping[str, Any], family: str, agents: int, accuracy: float) -> float | None:
-    """Return the nats a turn from which the curve reaches a TokenAcc; None if it does not."""
+    """Return the least nats a turn for a TokenAcc on the curve; None if it is not reached."""
     (curve,) = (c for c in table["curves"] if (c["family"], c["agents"]) == (family, agents))
     x, y = np.log(curve["nats"]), np.array(curve["token_accuracy"])
     above = np.flatnonzero(y >= accuracy)
@@ -319,7 +319,7 @@ def compute(results: pathlib.Path) -> tuple[dict[str, Any], list[Cell], list[dic
 
 
 def places(table: Mapping[str, Any], bounds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the curve at some nats, four agents, beside the Bayes reader (mean of both families)."""
+    """Return the curve at some nats, four agents, and the Bayes reader (mean of both families)."""
     rows = []
     for x in PLACES:
         row: dict[str, Any] = {"nats": x}

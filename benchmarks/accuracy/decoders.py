@@ -5,12 +5,12 @@
 Reads the texts that `benchmarks.accuracy.texts` made in DIR. A cell is a model, a temperature, a family, a
 number of agents and a length of turns: 12 turns of equal length, joined by one space. All decoders read the
 same texts, in forced choice; "coverage" is the share of tokens that are attributed at level 0.01 where
-leaving text unattributed is allowed, "there" the TokenAcc of those. The oracle is told the true boundaries
+leaving text unattributed is allowed, "there" the TokenAcc of those. The oracle knows the true boundaries
 and names the agent of each turn by the sum of its scores, each pair counted once. τ, smoothing, radius and
 the least length of a segment of `cusum` are the best of a grid on ten tuning texts of the same cell; of
 "cusum, min_points 10" the least length is the paper's number, 160 tokens, and the others are the best.
 Nothing else was fitted to any cell.
-`--model N` also reads the first N texts of every cell with the model that wrote them. What is done is kept in
+`--model N` also reads the first N texts of every cell with the model that wrote them. Finished cells stay in
 DIR: the same command goes on.
 """
 
@@ -126,7 +126,7 @@ def measure(text: Text, cusum: Mapping[str, dict[str, Any]]) -> tuple[dict[str, 
 
 
 def spurious(turns: texts.Turns, length: int) -> dict[str, float]:
-    """Return TokenAcc of `posterior` with keys in the registry that nobody used."""
+    """Return TokenAcc of `posterior` with unused keys in the registry."""
     max_extra = max(SPURIOUS[turns.cell.agents])
     text = form(turns, length, spurious=max_extra)
     scores, pairs = score_tokens(text.ids, text.registry), pair_numbers(text.ids, text.registry)
@@ -243,7 +243,7 @@ def calibration_error(reliability: NDArray[np.float64]) -> float:
 
 
 def verdicts(results: Sequence[dict[str, Any]]) -> dict[str, float | None]:
-    """Return what is asked of the decoder over all cells, as one number each; None where no cell asks it."""
+    """Return what is asked of the decoder over all cells, as one number each; None without a cell."""
 
     def of(result: dict[str, Any], name: str) -> float:
         return float(result["figures"][name][0])

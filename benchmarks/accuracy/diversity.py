@@ -1,4 +1,4 @@
-"""What free tokens give and cost in family `gumbel`: different answers to one prompt, evidence, attribution.
+"""Measure what free tokens of family `gumbel` change: different answers to a prompt, evidence, attribution.
 
     python -m benchmarks.accuracy.diversity --work DIR -o benchmarks/results/diversity.json [--models shipped]
 
@@ -8,8 +8,8 @@ was stopped goes on. Every answer is a request of its own under one key.
 
 * Diversity: distinct-n is the number of different n-grams of tokens over that of all, in the answers to one
   prompt; means over prompts, over that of unmarked answers.
-* Evidence: ln p of an answer for the agent that wrote it, among six, and the share of answers in which it is
-  found at level 0.01; and the tokens after which nine of ten answers are found.
+* Evidence: ln p of an answer for the agent that wrote it, among six, and the share of answers with a
+  finding at level 0.01; and the tokens that nine of ten answers need for a finding.
 * Attribution (shipped model): forced TokenAcc of `posterior` in texts of twelve turns by six agents.
 """
 

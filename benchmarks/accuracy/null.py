@@ -4,8 +4,8 @@
 
 Null: unmarked text (`benchmarks.accuracy.unmarked`: public corpora in disjoint pieces, repetitive text,
 samples of the models at low temperatures) and the grid's marked texts, each under registries of keys that
-nobody used in it. A pair is a text and a registry. Rates are of pairs in which an agent is found
-(`Report.log_p` at most the level), and in which some segment is attributed; intervals take texts as the
+no text was marked with. A pair is a text and a registry. Rates are shares of pairs with a finding
+(`Report.log_p` at most the level), and with an attributed segment; intervals take texts as the
 independent units.
 
 Attributions of the other decoders: the same texts, under one registry each.
@@ -64,7 +64,7 @@ def verdict(report: Report) -> tuple[float, float]:
 
 def drawn(model: str, family: str, label: str, agents: int) -> Registry:
     """Return a registry of fresh keys. No two texts share any: a pair of common ids is lucky for a key or not
-    wherever it stands, so rates over few keys would be less sure than their number of texts says.
+    at every position, so rates over few keys would be less sure than their number of texts says.
     """
     return texts.keys(model, family, random.Random(f"null {model} {family} {label}").getrandbits(63), agents)
 
@@ -151,7 +151,7 @@ def uniformity(p_values: Floats) -> dict[str, Any]:
 
 
 def power(work: pathlib.Path, cell: texts.Cell, limit: int = 300) -> list[dict[str, Any]]:
-    """Return in which share of single turns, cut to N tokens, their agent is found."""
+    """Return the share of single turns, cut to N tokens, whose agent is found."""
     rows = []
     chosen = itertools.islice(
         ((t, turn) for turn in range(texts.TURNS) for t in texts.load(work, cell)), limit

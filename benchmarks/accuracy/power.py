@@ -36,7 +36,7 @@ GRID = tuple(round(calibrate.SHORTEST * 1.12**step) for step in range(32))
 
 
 def real(work: pathlib.Path, cell: texts.Cell, keys: Sequence[int]) -> dict[str, Any] | None:
-    """Return the tokens needed in one cell, or None where it has no texts yet."""
+    """Return the tokens needed in one cell, or None without texts."""
     all_turns = texts.load(work, cell)
     if not all_turns:
         return None
@@ -74,7 +74,7 @@ def agent_log_p(
 def log_p_of(
     scores: NDArray[np.float32], first: NDArray[np.bool_], registry: Registry, grid: Sequence[int] = GRID
 ) -> list[float]:
-    """Return the log p-value of one key, of scores [T, 1] that count where a pair stands first [T]."""
+    """Return the log p-value of one key, of scores [T, 1]; only first occurrences of a pair [T] count."""
     family, log_p = registry.profile.family, []
     for count in grid:
         counted = first[:count]
@@ -84,7 +84,7 @@ def log_p_of(
 
 
 def tokens_needed(log_p: NDArray[np.float64], keys: int) -> int | None:
-    """Return the first N of the grid in which at least the share is found among so many keys."""
+    """Return the first N of the grid at which the required share is found among this number of keys."""
     shares = (log_p <= calibrate.log_p_of_one(LEVEL, keys)).mean(axis=0)
     reached = [count for count, share in zip(GRID, shares, strict=True) if share >= SHARE]
     return reached[0] if reached else None

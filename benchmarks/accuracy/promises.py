@@ -1,8 +1,8 @@
-"""What is promised of an attributed segment, measured in marked text, regime by regime.
+"""Check the promises about attributed segments, measured in marked text, regime by regime.
 
     python -m benchmarks.accuracy.promises --work DIR -o benchmarks/results/promises.json
 
-Reads the texts that `benchmarks.accuracy.texts` made in DIR (those with six agents), put together anew for
+Reads the texts that `benchmarks.accuracy.texts` made in DIR (those with six agents), put together again for
 each regime of `benchmarks.accuracy.regimes`: turns of equal length, edited and quoted text, one turn in
 8,000 tokens, boilerplate that comes back, turns between gaps of unmarked text. Each is read by `posterior`
 at each of the levels:
@@ -10,12 +10,12 @@ at each of the levels:
 * false: of the segments that are attributed, the share that holds no token of the named agent.
 * wrong: of the characters that are named, the share that is another's; with `attributed="tokens"`.
 * named: of the agents' characters, the share that is named, and rightly, with whole segments and by tokens.
-* share: what `Segment.share` says of the attributed segments at 0.01, what is right, and how often the
+* share: `Segment.share` of the attributed segments at 0.01, what is right, and how often the
   interval holds it, to within half a token.
-* error: what it says of the segments of agents who are found at 0.01, and how often it is so.
+* error: the stated error of the segments of agents who are found at 0.01, and how often it is so.
 
 Intervals are 95 % bootstrap ones of texts. Temperatures and models are pooled. `--split tuning` reads the
-texts with which the factor of `iet.audit.certainty.chance_factors` was chosen, and nothing else.
+texts for choosing the factor of `iet.audit.certainty.chance_factors` was chosen, and nothing else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Marked texts with the truth about them, in the regimes in which segments are promised something.
+"""Marked texts with the truth about them, in the regimes of the promises about segments.
 
 Every text is put together from turns that `benchmarks.accuracy.texts` made: an own turn is marked under a key
-of the registry, a foreign one under a key of another text, which is nobody's to this registry.
+of the registry, a foreign one under a key of another text, unknown to this registry.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from iet.demo.conversation import JOINER, Conversation
 from iet.marks.registry import Registry
 
 Piece = tuple[str, str | None]
-"""Words and who wrote them, None: nobody of the registry."""
+"""Words and who wrote them, None: no agent of the registry."""
 
 LONG = 400
 """Tokens of a foreign turn."""
@@ -29,7 +29,7 @@ class Case(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """What a text is made of: the turns of one text, and those of others of its cell."""
+    """The material of a text: the turns of one text, and other texts of its cell."""
 
     own: texts.Turns
     others: Sequence[texts.Turns]
@@ -55,7 +55,7 @@ def plain(tokens: int) -> Callable[[Pool], list[Piece]]:
 def edited(pool: Pool) -> list[Piece]:
     """Turns of 200 tokens: of ten words one is left out, one is another word, one is said twice.
 
-    What an editor put in counts as the turn's agent's: single words cannot be told apart.
+    What an editor put in counts as the turn's agent's: single words cannot be distinguished.
     """
     pieces = []
     strange = pool.foreign()[0].split()
@@ -87,7 +87,7 @@ def quoted(pool: Pool) -> list[Piece]:
 
 
 def one_turn(pool: Pool) -> list[Piece]:
-    """One turn of 100, 200 or 400 tokens somewhere in 8,000 tokens of others."""
+    """One turn of 100, 200 or 400 tokens somewhere in 8,000 foreign tokens."""
     pieces = [pool.foreign() for _ in range(8000 // LONG)]
     turn = pool.turn(pool.draw.randrange(texts.TURNS), pool.draw.choice((100, 200, 400)))
     pieces.insert(pool.draw.randrange(len(pieces) + 1), turn)
@@ -95,13 +95,13 @@ def one_turn(pool: Pool) -> list[Piece]:
 
 
 def boilerplate(pool: Pool) -> list[Piece]:
-    """Four turns of 200 tokens, each behind three copies of one passage of 300 tokens that is nobody's."""
+    """Four turns of 200 tokens, each after three copies of one unattributable passage of 300 tokens."""
     passage = pool.foreign(300)
     return [piece for i in range(4) for piece in (passage, passage, passage, pool.turn(i, 200))]
 
 
 def alternating(turn: int, gap: int) -> Callable[[Pool], list[Piece]]:
-    """Twelve turns of `turn` tokens, before each a gap of `gap` tokens that is nobody's."""
+    """Twelve turns of `turn` tokens, before each a gap of `gap` unattributable tokens."""
     return lambda pool: [
         piece for i in range(texts.TURNS) for piece in (pool.foreign(gap), pool.turn(i, turn))
     ]

@@ -4,17 +4,17 @@
     python -m benchmarks.accuracy.strengths --alternating -o benchmarks/results/alternating.json
 
 Scores are drawn from the laws of families fourier and gumbel and of a green list (a quarter of the
-vocabulary), with marks that carry so many nats a token (relative entropy of marked from unmarked scores);
+vocabulary), with marks of a given number of nats a token (relative entropy of marked from unmarked scores);
 agents of one text differ by a factor of e^0.4 (one standard deviation). In "diluted" texts half of an agent's
-tokens carry no mark, and the others twice as many nats, or somewhat less where the family has a limit. In
-"varied" ones nats differ by a factor of e (one standard deviation) from turn to turn. The Bayes reader is
-told strengths (of varied turns their law, in five steps), dilution, the mean length of segments and nobody's
-share, and takes the same chain: he is what fitting could reach. "IoU" is of the tokens that have the one
-agent's name, "TokenAcc" counts nobody as a name. Of the tokens that `posterior` names, "stated" is the mean
+tokens carry no mark, and the others twice as many nats, or somewhat less if the family has a limit. In
+"varied" ones nats differ by a factor of e (one standard deviation) from turn to turn. The Bayes reader
+knows strengths (of varied turns their law, in five steps), dilution, the mean length of segments and the null
+share, and uses the same chain: it bounds what fitting could reach. "IoU" is of the tokens that have the one
+agent's name, "TokenAcc" counts unmarked as a name. Of the tokens that `posterior` names, "stated" is the mean
 of their posteriors, and "right" the share that is. With `--alternating` there are twelve turns of one length,
 a gap of one length before each, and the Bayes reader knows both. The fit's constants were chosen on other
 draws of such regimes, and on tuning texts.
-`--before` names the results of another checkout on the same draws, whose rows lie beside them, and is
+`--before` names the results of another checkout on the same draws, whose rows are added to them, and is
 compared text by text.
 """
 
@@ -57,7 +57,7 @@ class Regime:
         turns: tokens of each turn; drawn around it (three stages) where `drawn`.
         count: number of turns.
         unmarked: tokens of all unmarked text, cut at random places between and around the turns.
-        nobody: whether the reader may name nobody.
+        null: whether the reader may leave tokens unattributed.
         nats: a token, tried one after the other.
         drawn, diluted, varied: see above.
         gap: tokens of unmarked text before each turn.
@@ -122,7 +122,7 @@ ALTERNATING = tuple(
 
 
 def strength_of(law: Family, nats: NDArray[np.floating[Any]]) -> Floats:
-    """Return the λ at which a mark carries so many nats a token, at most 0.97 of the family's limit."""
+    """Return the λ of a mark with this number of nats a token, at most 0.97 of the family's limit."""
     grid = np.linspace(1e-3, min(12.0, 0.97 * law.strength_limit), 4000)
     return np.asarray(np.interp(nats, grid * law.mean(grid) - law.log_mgf(grid), grid))
 
@@ -138,7 +138,7 @@ def draw(law: Family, strengths: Floats, rng: np.random.Generator) -> Floats:
 
 
 def truth_of(regime: Regime, rng: np.random.Generator) -> Labels:
-    """Return who wrote each token, -1 for nobody."""
+    """Return who wrote each token, -1 for unmarked tokens."""
     lengths = np.full(regime.count, regime.turns)
     if regime.drawn and regime.count:
         lengths = np.maximum(4, rng.gamma(STAGES, regime.turns / STAGES, regime.count).round()).astype(
@@ -225,7 +225,7 @@ def rows_of(regimes: Sequence[Regime], texts: int) -> Iterator[dict[str, Any]]:
 def run(
     regimes: Sequence[Regime], texts: int, earlier_rows: Sequence[dict[str, Any]] = ()
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the cells, a regime with so many nats in all families, and the rows behind them."""
+    """Return the cells, a regime with a number of nats in all families, and their rows."""
     keys = ("regime", "nats", "law", "text")
     earlier = {tuple(row[key] for key in keys): row["posterior"] for row in earlier_rows}
     rows = list(rows_of(regimes, texts))

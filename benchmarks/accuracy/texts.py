@@ -4,7 +4,7 @@
     python -m benchmarks.accuracy.texts --work DIR --status     # what is there
 
 A cell is a model, a temperature, a number of agents and a family. Each of its texts has 12 turns under keys
-of its own. A round is as many turns as there are agents, each agent once, in a drawn order in which nobody
+of its own. A round is as many turns as there are agents, each agent once, in a drawn order so that no agent
 follows himself; its turns are sampled together from the end of the text before the round and an opening
 that is drawn for the round. No turn is ever shorter than asked: boundary tokens are not drawn.
 
@@ -146,7 +146,7 @@ def form(
 
 
 def joined(turns: Sequence[str], speakers: Sequence[str | None], joiner: str) -> Conversation:
-    """Return the turns as one text, and where each of them stands."""
+    """Return the turns as one text, and their positions."""
     text, spans = "", list[Span]()
     for turn, speaker in zip(turns, speakers, strict=True):
         start = len(text)
@@ -157,7 +157,7 @@ def joined(turns: Sequence[str], speakers: Sequence[str | None], joiner: str) ->
 
 def turn_text(model: str, ids: Iterable[int]) -> str:
     """Return the text of a turn as it is joined with others."""
-    # A cut inside a character decodes to U+FFFD, which nobody sampled.
+    # A cut inside a character decodes to U+FFFD, which was not sampled.
     return tokenizer(model).decode([int(i) for i in ids]).strip().strip("\ufffd").strip()
 
 
@@ -309,7 +309,7 @@ def missing(work: pathlib.Path, cells: Iterable[Cell] = CELLS) -> Iterator[tuple
 
 
 def read(path: pathlib.Path, cell: Cell) -> list[Turns]:
-    """Return the texts of a unit that `save` wrote; none where there is no file."""
+    """Return the texts of a unit that `save` wrote; none without a file."""
     if not path.is_file():
         return []
     with np.load(path) as unit:
@@ -332,7 +332,7 @@ def read(path: pathlib.Path, cell: Cell) -> list[Turns]:
 def prompt(model: str, text: str, seed: int, number: int) -> list[int]:
     """Return what the turns of a round continue: the end of the text so far, and the round's opening.
 
-    The opening comes last. Were it the text, a model that has begun to repeat itself would do so until the
+    The opening comes last. Were it the text, a model that started to repeat itself would do so until the
     end, at low temperatures in most texts.
     """
     encode = tokenizer(model).backend.encode

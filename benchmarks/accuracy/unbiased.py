@@ -5,7 +5,7 @@
 Tokens are drawn through the processor that `generate` uses, each under a key and a context of its own, from
 fixed final logits: made ones, and those of the shipped model in the middle of a text. Whole texts come from
 a small Markov chain, where contexts return all the time, and are counted as texts: there seeds must hold
-counts. What happens without is shown beside it.
+counts. Draws without counts are shown for comparison.
 Family `fourier` is drawn for contrast: its mark moves probabilities about, and their mean over keys moves,
 too.
 
@@ -160,7 +160,7 @@ def model_logits() -> dict[str, torch.Tensor]:
         log_p = torch.log_softmax(final, -1)
         entropies = torch.special.entr(log_p.exp()).sum(-1)
         order = entropies.argsort()
-        order = order[entropies[order] > 0.05]  # where the next token is certain there is nothing to count
+        order = order[entropies[order] > 0.05]  # a certain next token leaves nothing to count
         for position, index in (("low", 0), ("middle", len(order) // 2), ("high", -1)):
             by_position[f"shipped model, {name}, {position} entropy"] = final[order[index]]
     return by_position

@@ -2,15 +2,15 @@
 
     python -m benchmarks.accuracy.unbiased_engines --engine NAME -o benchmarks/results/unbiased_engines.json
 
-NAME is vllm-v1, vllm-v2, sglang or llama-cpp, each in an environment of its own; what stands in the output of
-the others stays there. Tokens come from our processor for the engine, many requests at once, each under a key
-and behind a context of its own, and from made logits; the distribution that they should have comes from the
-engine's code, applied to the same logits. Whole texts of a Markov chain, in which contexts return all the
+NAME is vllm-v1, vllm-v2, sglang or llama-cpp, each in an environment of its own; rows of the others in the
+output stay. Tokens come from our processor for the engine, many requests at once, each under a key
+and after its own context, and from made logits; the distribution that they should have comes from the
+engine's code, applied to the same logits. Whole texts of a Markov chain, whose contexts return all the
 time, are drawn by processor and sampler together, with free tokens. Last, the sampler is given rows that the
 processor has left one token of: it must draw that token, and vLLM's rejection sampler must accept a draft
 exactly if it is it.
 
-The contexts of tokens stand twice in their sequences.
+The contexts of tokens occur twice in their sequences.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Left:
     """Rows with one token left, given to the engine's sampler.
 
     Attributes:
-        exceptions: rows in which it drew another token, or took a draft that is none or left one that is.
+        exceptions: rows where it drew another token, accepted a wrong draft or rejected the right one.
     """
 
     sampler: str
@@ -168,7 +168,7 @@ def texts(engine: Engine, name: str, draws: int, seed: int) -> Found:
 
 
 def left_alone(engine: Engine, name: str, count: int, seed: int) -> list[Left]:
-    """Give the engine's sampler rows of which the processor left one token, each with all filters on."""
+    """Give the engine's sampler rows with one token left by the processor, each with all filters on."""
     rng, logits = np.random.default_rng(seed), made_logits()
     torch.manual_seed(seed)
     sampling = OF_ONE["vllm-v1"]["penalties and the rest"] if name == "vllm-v1" else Asked(**ALL)
@@ -194,7 +194,7 @@ def left_alone(engine: Engine, name: str, count: int, seed: int) -> list[Left]:
 
 
 def rejected(rows: V2Rows, logits: torch.Tensor, proposed: bool, rng: np.random.Generator) -> int:
-    """Verify two drafts a request, of which half are the chosen token; return how many requests go wrong."""
+    """Verify two drafts a request, half of them the chosen token; return how many requests go wrong."""
     drafts = np.zeros((rows.size, 0), dtype=np.int64)
     for position in range(2):
         masked = rows.verify(logits.repeat(rows.size * (1 + position), 1), drafts)

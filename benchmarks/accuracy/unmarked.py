@@ -32,7 +32,7 @@ SAMPLE_TEMPERATURES = (0.2, 0.5)
 SAMPLES, SAMPLE_TOKENS = 208, 600
 """Per model and temperature; the text is cut to a drawn length of at least 100 tokens."""
 
-_EVERY = 24  # of so many stretches one is repeated in small pieces, and one is said twice
+_EVERY = 24  # one of this number of stretches is repeated in small pieces, and one is said twice
 _PIECE = (15, 400)  # characters of what is repeated
 
 

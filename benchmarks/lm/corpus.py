@@ -229,7 +229,7 @@ def _read_tasks(data: Path) -> Iterator[tuple[str, str]]:
 
 
 def _without_repeats(documents: Iterable[Document]) -> list[Document]:
-    """Drop every long paragraph that occurred before, and documents of which little is left."""
+    """Drop every long paragraph that occurred before, and documents with little text left."""
     seen: set[str] = set()
     documents_left: list[Document] = []
     for document in documents:

@@ -93,15 +93,15 @@ def second_config() -> GPTNeoXConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a model is made of.
+    """The data, tokenizer and architecture of a model.
 
     Attributes:
         shares: share of the training rows that each source gets; only these sources are read.
         train_tokenizer: texts -> tokenizer.
         config: the architecture.
         stages: of the training, unless the command names others.
-        batch: tokens per optimizer step, likewise.
-        boundaries: documents stand between ``<s>`` and ``</s>``; else a blank line stands between them, and
+        batch: tokens per optimizer step, unless the command names another number.
+        boundaries: documents are enclosed by ``<s>`` and ``</s>``; else a blank line separates them, and
             text that is sampled without boundary tokens goes from one document to the next.
     """
 

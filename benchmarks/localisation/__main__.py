@@ -78,7 +78,7 @@ def published(folder: pathlib.Path, texts: int) -> Iterator[Corpus]:
     """Yield the corpora of a folder of WISER's score files whose law is known here.
 
     Raises:
-        InputError: there are no such files.
+        InputError: the folder has no score files.
     """
     paths = sorted(folder.glob("data_*.json"))
     if not paths:

@@ -1,9 +1,9 @@
 """The ceiling: a reader that knows the law of scores and of the lengths of segments.
 
-A hidden semi-Markov chain with explicit durations, for any number of keys. Whoever speaks (nobody among them)
-speaks for d tokens with the probability of his law of lengths, then another, with probability in proportion
-to his share. Every token goes to whom it is likeliest given all scores, which maximises the expected share of
-right tokens; mean IoU is another figure, so on that a reader can be ahead by chance.
+A hidden semi-Markov chain with explicit durations, for any number of keys. Each state (an agent, or unmarked
+text) lasts d tokens with the probability of its distribution of lengths; the next state is drawn in
+proportion to its share. Every token goes to its likeliest state given all scores, which maximises the
+expected share of right tokens; mean IoU is another figure, so on that a reader can be ahead by chance.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Lengths:
     """How texts are laid out.
 
     Attributes:
-        agents, nobody: probability of 1, 2, ... tokens of a segment.
-        shares: of the agents, then nobody [A + 1]; in all 1.
-        first: likewise, of who begins.
+        agents, null: probability of 1, 2, ... tokens of a segment.
+        shares: of the agents, then unmarked text [A + 1]; in all 1.
+        first: the same for the first segment.
     """
 
     agents: Floats
@@ -42,7 +42,7 @@ def uniform(low: int, high: int) -> Floats:
 
 
 def read(log_ratios: Floats, lengths: Lengths) -> tuple[NDArray[np.int64], Floats]:
-    """Return the likeliest label of every token [T], -1 nobody, and the posterior [T, A + 1], nobody's last.
+    """Return the likeliest label of each token [T], -1 unmarked, and the posterior [T, A + 1], unmarked last.
 
     Args:
         log_ratios: log p(score | agent) / p(score | unmarked) [T, A].
@@ -83,7 +83,7 @@ def _chain_njit(
     after_begin: Floats,
     after_end: Floats,
 ) -> None:
-    # begins, ends [t, i]: log P(scores before t, a segment of i begins or ends at t), over nobody's
+    # begins, ends [t, i]: log P(scores before t, a segment of i begins or ends at t), over unmarked text
     # after_begin, after_end: log P(scores from t on | the same). The text's end cuts off the last segment.
     tokens, states, longest = len(path) - 1, path.shape[1], log_law.shape[1]
     log_other_shares = np.empty(states)

@@ -1,4 +1,4 @@
-"""WISER: blocks that stand out, then the best ends of each run of them.
+"""WISER: blocks with high sums, then the best ends of each run of them.
 
 Bonnerjee, Karmakar, Roy 2025, "WISER: Segmenting watermarked region - an epidemic change-point perspective"
 (arXiv 2509.21160). Stage one sums scores over blocks and keeps runs of at least `shortest` blocks above
@@ -13,7 +13,7 @@ over the interval is largest.
 Compared with the published detections.py on 20 texts of each of the 28 published files, blocks of 65, 25 and
 10, given the same simulated null texts: the same tokens in all 1,680. (With its own 1,000 null texts, whose
 mean it takes for the null mean, mean IoU differs by 0.006.) Its interval names its last token, ours ends
-behind that.
+after it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Documents that mean harm, made by code, through the command line: as files, and by the thousand.
 
-What is asked of every run: exit code 0, no traceback, nothing on the terminal that is not printable, and a
+Every run must satisfy: exit code 0, no traceback, nothing on the terminal that is not printable, and a
 row or a quarantined record for each document.
 """
 
@@ -236,7 +236,7 @@ def audited(work: pathlib.Path, seed: int, size: int) -> Counter[str]:
 
 
 def printable(output: str) -> bool:
-    """Tell whether a terminal shows this as it stands: no escapes, no letters that change its direction."""
+    """Tell whether a terminal shows this unchanged: no escapes, no letters that change its direction."""
     return all(letter.isprintable() or letter in "\n\r" for letter in output)
 
 
@@ -291,7 +291,7 @@ def by_the_thousand(work: pathlib.Path, seed: int, count: int) -> Counter[str]:
     team(work / "team.json")
     draw, counts = random.Random(seed), Counter[str](texts=count, faults=0)
     lines = [json.dumps({"text": text(draw)}) for _ in range(count)]
-    sent = [json.loads(line)["text"] for line in lines]  # in which two halves of a letter are one
+    sent = [json.loads(line)["text"] for line in lines]  # two halves of a letter are joined
     (work / "texts.jsonl").write_text("".join(line + "\n" for line in lines))
     decoder = ("cusum", "posterior", "window")[seed % 3]
     command = [

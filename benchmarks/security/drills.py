@@ -1,6 +1,6 @@
 """Drills on what is written to disk: kills, full disks, read-only folders, clocks that jump.
 
-What is asked after each: nothing that was acknowledged is lost, nothing stands twice or in part, errors are
+Checks after each: nothing that was acknowledged is lost, nothing is doubled or partial, errors are
 ours and name the file, and a run that goes on ends as one that was never disturbed.
 """
 
@@ -94,7 +94,7 @@ class Scene:
         audit_files(self.auditor, [self.inputs], out, chunk_rows=CHUNK_ROWS, resume=True, **options)
 
     def ends_well(self, out: pathlib.Path) -> bool:
-        """Go on, and tell whether all is there, once, with nothing half written."""
+        """Resume, and return whether all is there, once, with nothing half written."""
         self.audit(out)
         return content(out) == self.whole and not list(out.glob(".*.tmp"))
 
@@ -109,7 +109,7 @@ FORK: Any = multiprocessing.get_context("fork") if os.name == "posix" else None
 
 
 def killed(target: Callable[[], object], wait: Callable[[Any], object]) -> bool:
-    """Run something in a process that is killed after `wait`, and tell whether it was still at work."""
+    """Run something in a process that is killed after `wait`, and return whether it was still at work."""
     process = FORK.Process(target=target)
     process.start()
     wait(process)
@@ -119,7 +119,7 @@ def killed(target: Callable[[], object], wait: Callable[[Any], object]) -> bool:
 
 
 def bulk_kills(work: pathlib.Path, draw: random.Random, kills: int) -> Counter[str]:
-    """Kill bulk runs, each of which goes on where the one before was killed."""
+    """Kill bulk runs; each resumes the one before."""
     scene, counts, outs = Scene.made(work), Counter[str](faults=0), 0
     out = work / "out0"
     while counts["kills"] < kills:
@@ -171,7 +171,7 @@ def registry_kills(work: pathlib.Path, draw: random.Random, kills: int) -> Count
             noted.write_text("")
     counts["agents acknowledged and there"] += len(noted.read_text().split("\n")[:-1])
     Registry.load(path).add("the last one")
-    counts["faults"] += bool(list(work.glob(".killed.json.*.tmp")))  # swept by whoever writes next
+    counts["faults"] += bool(list(work.glob(".killed.json.*.tmp")))  # swept by the next writer
     return counts
 
 
@@ -385,7 +385,7 @@ KINDS: dict[str, Callable[[pathlib.Path, random.Random, int], Counter[str]]] = {
 
 
 def drill(kind: str, work: pathlib.Path, seed: int, times: int) -> Counter[str]:
-    """Do one kind of drill so many times, in a folder that is emptied."""
+    """Do one kind of drill a number of times, in a folder that is emptied."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     counts = KINDS[kind](work, random.Random(seed), times)

@@ -2,16 +2,16 @@
 
     python -m benchmarks.security.framing --work DIR -o benchmarks/results/security.json
 
-**The attack.** A stranger without a key has N tokens of one agent's texts (the shipped model at temperature
-1) and writes 300 new tokens of (context, token) pairs that stand in them, the most frequent ones first, each
-once. No 12 tokens in a row stand in what was published: before that another seen pair is taken, and where
-there is none, another place of the published text goes on, which costs n - 1 tokens without evidence. The
+**The attack.** A forger without a key has N tokens of one agent's texts (the shipped model at temperature
+1) and writes 300 new tokens of (context, token) pairs that occur in them, the most frequent ones first, each
+once. No 12 tokens in a row are copied from what was published: another seen pair is taken first, and
+without one, another position of the published text follows, which costs n - 1 tokens without evidence. The
 attack succeeds if a segment is attributed to the agent at level 0.01. It is tried with and without an index
 of what was published. Tries differ in the texts that are seen (but for the largest N: there are no more) and
-in the draws of the stranger; the key is the same in all. `security_million*.json` are of a stranger who knows
+in the draws of the forger; the key is the same in all. `security_million*.json` are of a forger who knows
 a million tokens.
 
-**What it costs.** Four texts that the agent writes later stand one behind the other: which share of their
+**What it costs.** Four texts that the agent writes later are joined: which share of their
 scored pairs was published before, and after how many tokens is the agent found, in steps of 10?
 """
 
@@ -47,8 +47,8 @@ _STEPS_BACK = 400
 Ids = NDArray[np.int64]
 
 
-class Stranger:
-    """Somebody who has read some texts, and writes of what stands in them."""
+class Forger:
+    """A writer who has read some texts and combines their pairs."""
 
     def __init__(self, texts: Sequence[Sequence[int]], n_gram: int, seed: int) -> None:
         self._back = n_gram - 1
@@ -77,7 +77,7 @@ class Stranger:
         return written_ids[:tokens]
 
     def _go_on(self, written_ids: list[int], tokens: int) -> bool:
-        """Write the longest stretch of seen pairs that some steps find; tell whether there is one."""
+        """Write the longest stretch of seen pairs of a bounded search; return whether there is one."""
         used = {tuple(written_ids[t - self._back : t + 1]) for t in range(self._back, len(written_ids))}
         start, best, steps = len(written_ids), list(written_ids), 0
         open_: list[list[int]] = [self._choices(written_ids, used)]
@@ -114,7 +114,7 @@ def attributed(auditor: Auditor, ids: Sequence[int]) -> bool:
 
 
 def until_found(auditor: Auditor, ids: Ids) -> float:
-    """Return the number of tokens of a text after which the agent is found; infinity: it is not."""
+    """Return the number of tokens of a text that a finding needs; infinity without one."""
     for tokens in range(STEP, len(ids) + 1, STEP):
         if AGENT in auditor.audit(token_ids=ids[:tokens]).found:
             return tokens
@@ -136,14 +136,14 @@ def tried(registry: Registry, texts: Ids, seen: int, tries: int) -> list[dict[st
         for seed in range(tries):
             if not (uses_all_texts and seed):
                 chosen = np.random.default_rng(seed).permutation(len(texts))[: seen // TOKENS]
-                stranger = Stranger(texts[chosen].tolist(), n_gram, seed)
+                forger = Forger(texts[chosen].tolist(), n_gram, seed)
                 folders.close()
                 index = index_of(
                     folders.enter_context(tempfile.TemporaryDirectory()), registry, texts[chosen]
                 )
                 guarded = Auditor(registry, level=LEVEL, published=index)
-            stranger.begin(seed)
-            forged = stranger.write(FORGED)
+            forger.begin(seed)
+            forged = forger.write(FORGED)
             report = guarded.audit(token_ids=forged)
             rows.append(
                 {

@@ -58,12 +58,12 @@ def fuzz(
         folder: of `build`.
         kind: of sanitizer.
         seed: of all that is drawn.
-        calls: at least so many.
+        calls: at least this number.
         threads: of callers at once.
-        sample: one in so many calls is judged here; 0: none.
+        sample: one in this number of calls is judged here; 0: no call.
 
     Raises:
-        RuntimeError: the program did not end by itself, as where a sanitizer found something: with its words.
+        RuntimeError: the program did not end by itself, for example because a sanitizer reported an error.
     """
     *lines, summary_line = _run(folder, kind, seed, calls, threads, sample)
     counts = Counter({name: count for name, count in summary_line.items() if name != "op"})

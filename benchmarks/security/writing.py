@@ -1,4 +1,4 @@
-"""What one agent publishes, and what it writes later: text of the shipped model at temperature 1.
+"""Write what one agent publishes, and its later texts: text of the shipped model at temperature 1.
 
 A text continues an opening and sixteen unmarked tokens, so that no two texts begin alike: in family gumbel an
 agent whose key has one variant would say the same after the same prompt.

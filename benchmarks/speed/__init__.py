@@ -1,4 +1,4 @@
-"""Speed: one bench_<op>.py per op, each beside floors and the peers that are installed, all in one run.
+"""Speed: one bench_<op>.py per op, each with floors and the installed peers, all in one run.
 
     python -m benchmarks.speed -o benchmarks/results            everything, one JSON and one table each
     python -m benchmarks.speed.bench_embed -o embed.json        one of them

@@ -60,7 +60,7 @@ CONTESTANTS = {
 
 
 def documents(texts: Sequence[str], count: int) -> list[str]:
-    """Cut texts into documents of `TOKENS` tokens; the same again where there are too few."""
+    """Cut texts into documents of `TOKENS` tokens; repeated if there are too few."""
     tokenizer, cut = Tokenizer(DEMO_SOURCE), list[str]()
     for text in texts:
         ends = tokenizer.encode(text).char_ends[TOKENS - 1 :: TOKENS].tolist()
@@ -143,7 +143,7 @@ def _peak_mb() -> float:
 
 def figures(workers: int, marks: Sequence[Sequence[float]], cpu: float) -> dict[str, float]:
     """Return what a sample's marks (documents, seconds, megabytes so far) say."""
-    # When the first documents are done, those of other workers nearly are: each is to have some behind it.
+    # When the first documents are done, those of other workers nearly are: each must have finished some.
     (first, steady_start, _), (count, seconds, peak) = marks[min(workers, len(marks)) - 1], marks[-1]
     return {
         "cpu": cpu,

@@ -1,4 +1,4 @@
-"""Time `embed_` beside floors and peers, after checking it against the reference.
+"""Time `embed_` with floors and peers, after checking it against the reference.
 
     python -m benchmarks.speed.bench_embed -o benchmarks/results/embed.json [--device cuda]
 
@@ -157,7 +157,7 @@ def batch_suite(
 
 
 def gumbel_suite(rows: int, vocab_size: int, rounds: int, quick: bool) -> Suite:
-    """Add keyed Gumbel noise to a batch, beside family fourier with contexts as long."""
+    """Add keyed Gumbel noise to a batch, and compare with family fourier and equal contexts."""
     tables = {
         family: timing.team(vocab_size, 4, n_gram=4, family=family).marking_keys()
         for family in ("gumbel", "fourier")
@@ -221,7 +221,7 @@ def call_suite(vocab_size: int, rounds: int) -> Suite:
 
 
 def strided_suite(rows: int, vocab_size: int, rounds: int) -> Suite:
-    """Mark logits that lie 12 bytes apart, as llama.cpp keeps them beside ids and probabilities."""
+    """Mark logits that lie 12 bytes apart, as llama.cpp stores them with ids and probabilities."""
     keys, ids = timing.team(vocab_size, 4).marking_keys(), Ids(rows, vocab_size)
     strided = np.zeros((rows, vocab_size, 3), np.float32)[:, :, 0]
     dense, bias = (np.zeros((rows, vocab_size), np.float32) for _ in range(2))
@@ -359,7 +359,7 @@ def host_suite(rounds: int, device_name: str) -> Suite:
 
 
 def validate_device(keys: KeyTable, dtype: str, device_name: str, rows: int = 3) -> None:
-    """Compare so many rows on a device with the CPU's, and these with the reference, to the bit."""
+    """Compare a number of rows on a device with the CPU's, and these with the reference, to the bit."""
     validate(keys, dtype)
     vocab_size = keys.profile.vocab_size
     generator = torch.Generator().manual_seed(0)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.speed.bench_generate -o benchmarks/results/generate.json
 
-A step is the time between two calls of a processor that stands last and writes down the clock; the unmarked
+A step is the time between two calls of a last processor that records the clock; the unmarked
 run has the same one. Each sample is the median step of one `generate`. The mark's own share is the median
 over the steps of marked runs of (time inside our processor) / (time of that very step), so both see the same
 machine. Marked and unmarked runs alternate, in a new order each round.

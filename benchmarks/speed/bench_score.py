@@ -3,7 +3,7 @@
     python -m benchmarks.speed.bench_score -o benchmarks/results/score.json [--device cuda]
 
 The floor is writing the scores: a fill of [T, K] float32. Peers read the same ids on one thread, fewer of
-them where they are slow, under one key: none of them reads several at less than a multiple of the cost.
+them if they are slow, under one key: none of them reads several at less than a multiple of the cost.
 `--device cuda` times the kernels of a GPU instead.
 """
 
@@ -58,7 +58,7 @@ def ngram_suite(
 
 
 def peers_suite(real: bool, tokens: int, vocab_size: int, rounds: int, lengths: dict[str, int]) -> Suite:
-    """Score beside peers, n = 2, under 16 keys and under one."""
+    """Score and compare with peers, n = 2, under 16 keys and under one."""
     ids = texts.real_ids()[:tokens] % vocab_size if real else random_ids(tokens, vocab_size)
     many, single_key = timing.team(vocab_size, 16).scoring_keys(), timing.team(vocab_size, 1).scoring_keys()
     best = timing.isas()[-1]
@@ -97,7 +97,7 @@ def scaling_suite(tokens: int, vocab_size: int, keys: int, rounds: int) -> Suite
 
 
 def spans_suite(tokens: int, vocab_size: int, keys: int, span: int, rounds: int) -> Suite:
-    """Sum over windows without making [T, K], beside making it."""
+    """Sum over windows without making [T, K], and with it."""
     table, ids = timing.team(vocab_size, keys).scoring_keys(), random_ids(tokens, vocab_size)
     cuts, best = np.arange(0, tokens + 1, span), timing.isas()[-1]
 

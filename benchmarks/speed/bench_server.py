@@ -2,7 +2,7 @@
 
     build/vllm/bin/python -m benchmarks.speed.bench_server -o benchmarks/results/server.json
 
-Three servers stand at once: one without a processor, one with a registry of family `fourier`, one of
+Three servers run at once: one without a processor, one with a registry of family `fourier`, one of
 `gumbel`. Each in turn is asked for eight texts at once, in a new order each round; a sample is the time until
 the last of them is there, over their tokens. The prompt counts, two or three steps of some hundred. vLLM's
 V1 runner; the V2 runner would be timed in Triton's interpreter.

@@ -1,4 +1,4 @@
-"""Time `iet serve` beside the bare `Auditor` on the same texts: requests a second, and times of answers.
+"""Time `iet serve` and the bare `Auditor` on the same texts: requests a second, and times of answers.
 
     python -m benchmarks.speed.bench_service -o benchmarks/results/service.json
 
@@ -7,7 +7,7 @@ audits them one after another in this process, on one thread, and writes the sam
 with one worker and with two; each is asked by one client, who waits for every answer, and by eight at once.
 Clients keep their connections, and live in a process of their own on the same machine, so that on two cores
 two workers, the server's own process and the clients share them. Contestants run in turn, round after
-round; a percentile is over all requests of a round. Where other work shares the cores, seconds tell little:
+round; a percentile is over all requests of a round. If other work shares the cores, seconds mean little:
 processor time, that of all the service's processes, says what a request costs (Linux). With --data, a folder
 with who_and_when/, documents are cut from real agent logs, else from text of the shipped model.
 """
@@ -61,7 +61,7 @@ class Service:
     process: int
 
     def processor(self) -> float | None:
-        """Return the seconds of processor time that its processes took so far; None where nobody says."""
+        """Return the seconds of processor time that its processes took so far; None if unknown."""
         if not pathlib.Path("/proc/self/stat").exists():
             return None
         ticks = 0

@@ -43,7 +43,7 @@ def captured(
     """Return a sampler of the seconds of call(0) to call(count - 1), in one CUDA graph between two events.
 
     The graph is captured at the first sample. `refresh` runs before each, untimed. On the CPU the calls are
-    made one by one, to try a suite out where there is no GPU.
+    made one by one, to try a suite out without a GPU.
     """
 
     def several() -> None:
@@ -94,7 +94,7 @@ def waited(call: Callable[[], object], device: str, refresh: Callable[[], object
 
 
 def returned(call: Callable[[], object], count: int, device: str) -> Sampler:
-    """Return a sampler of the host's seconds for `count` calls, where the device never makes it wait."""
+    """Return a sampler of the host's seconds for `count` calls, if the device never makes it wait."""
 
     def sample() -> float:
         synchronize(device)

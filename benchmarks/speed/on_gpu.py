@@ -9,7 +9,7 @@ little is lost where time runs out; a step that the minutes do not reach is a li
 and temperature are written to `clocks.csv` all the while. At the end `on_gpu.md` is a table of the lines,
 `on_gpu.json` holds their verdicts and ratios, and everything is packed into `on_gpu.tar.gz`.
 
-`--device cpu` tries the measurements out on tiny shapes where there is no GPU. Exit code: 0 if all that ran
+`--device cpu` tries the measurements out on tiny shapes without a GPU. Exit code: 0 if all that ran
 passed, 1 if something failed, 3 if there is no device.
 """
 
@@ -43,7 +43,7 @@ BATCHES, VOCABULARIES = (256, 1, 8, 32), (128256, 151936, 100003)
 
 
 class Lines:
-    """What is found out, a line at a time: on disk before the next is measured."""
+    """Results, a line at a time, each on disk before the next is measured."""
 
     def __init__(self, folder: pathlib.Path, minutes: float, *, more: bool = False) -> None:
         self.folder, self._file = folder, folder / "on_gpu.jsonl"
@@ -77,7 +77,7 @@ class Lines:
         print(f"{name}: {verdict} {took} {details}", flush=True)
 
     def run(self, name: str, command: list[str], seconds: float, **environment: str) -> bool:
-        """Run a command for at most so many seconds, its output in a file; add its last line."""
+        """Run a command for a limited number of seconds, its output in a file; add its last line."""
         seconds = min(seconds, self.left)
         if seconds < 5:
             self.add(name, "not run", "", "the time is over")
@@ -104,7 +104,7 @@ class Lines:
 
 
 def build(lines: Lines, built: bool) -> None:
-    """Build the CUDA module for this device's architecture where there is none, and start again with it.
+    """Build the CUDA module for this device's architecture if it is missing, and restart with it.
 
     An interpreter that runs already does not find what was installed since, and has loaded `iet` without.
     """
@@ -181,7 +181,7 @@ def measure(lines: Lines, device_name: str, reserve: float) -> None:
 
 
 def told(record: dict[str, Any]) -> Iterator[tuple[str, str, str, str, float]]:
-    """Yield what a record of a suite says of ours: lines of the table."""
+    """Yield the table lines of our results in a suite's record."""
     floor, details = record["floors"][0], record["details"]
     for result in record["results"]:
         if result["kind"] != "ours":

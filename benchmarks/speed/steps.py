@@ -28,7 +28,7 @@ INTERFACES = ("vllm.v1.worker.gpu.sample.logits_processor", "vllm.v1.sample.logi
 
 
 def _interfaces() -> None:
-    """Make vLLM's interfaces importable where it is not installed."""
+    """Make vLLM's interfaces importable if it is not installed."""
     for name in INTERFACES:
         parts = name.split(".")
         for depth in range(1, len(parts) + 1):
@@ -106,7 +106,7 @@ def transformers_step(keys_of: Any, rows: int, device_name: str) -> Callable[[to
 
 
 def launches(call: Callable[[], object], device_name: str) -> int | None:
-    """Return how many kernels and copies one call queues on the device, None where that is the CPU."""
+    """Return how many kernels and copies one call queues on the device, None on the CPU."""
     if device_name == "cpu":
         return None
     call()
@@ -119,7 +119,7 @@ def launches(call: Callable[[], object], device_name: str) -> int | None:
 
 
 def suite(family: str, rows: int, vocab_size: int, drafts: int, rounds: int, device_name: str) -> Suite:
-    """Return what steps cost beside an add of [B, V], with the host's time and launches among the details."""
+    """Return the cost of steps over an add of [B, V], with the host's time and launches among the details."""
     registry = timing.team(vocab_size, 8, 4 if family == "gumbel" else 2, family=family)
     made: dict[str, Any] = {}
 

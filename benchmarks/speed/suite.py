@@ -1,4 +1,4 @@
-"""What a benchmark is: contestants that are validated, run in turn, and recorded with the environment."""
+"""Suites of contestants, which are validated, run in turn, and recorded with the environment."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Suite:
     unit: str  # of the results, "ns", "µs" or "ms" and per what, such as "ns per logit"
     contestants: Mapping[str, Contestant]  # nothing big is made before the first sample
     floors: Sequence[str]  # those that every result is divided by, round by round
-    validate: Callable[[], None]  # compares every one of ours with the reference; raises where they differ
+    validate: Callable[[], None]  # compares every one of ours with the reference; raises if they differ
     rounds: int  # after one that warms up
     skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)  # peers that do not run, and why
     note: str = ""  # what holds for all lines
@@ -102,7 +102,7 @@ def main(
 ) -> None:
     """Parse the command line of a benchmark, run its suites and write JSON and a table.
 
-    `suites` and `on_device` make the suites, those of `--device cuda` the latter; both are told whether the
+    `suites` and `on_device` make the suites, those of `--device cuda` the latter; both receive whether the
     suites are to be tiny.
     """
     line = parser(module, doc)

@@ -1,4 +1,4 @@
-"""What is marked and read: text that every CPython carries, text of the shipped model, and agents' logs."""
+"""Texts to mark and read: text that every CPython carries, text of the shipped model, and agents' logs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def team(names: tuple[str, ...] = AGENTS, tokenizer: Any = DEMO_SOURCE) -> Regis
 
 
 def marked_text(registry: Registry, tokens: int) -> str:
-    """A conversation of the shipped model in which all six agents speak, of at least so many tokens."""
+    """A conversation of the shipped model with all six agents, of at least `tokens` tokens."""
     model, tokenizer = conversation.load_model()
     texts: list[str] = []
     while sum(len(tokenizer(text).input_ids) for text in texts) < tokens:

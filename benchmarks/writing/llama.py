@@ -40,7 +40,7 @@ def fits(model: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Weights:
-    """Of one layer; what is multiplied with the same numbers stands in one matrix."""
+    """Of one layer; what is multiplied with the same numbers shares one matrix."""
 
     before_attention: Tensor
     query_key_value: Tensor
@@ -77,7 +77,7 @@ def steps(model: Any, ids: Tensor, real: Tensor, start: int) -> Generator[Tensor
     """Yield what `sampler.steps` yields, for a model that `fits`; rows can be left out.
 
     `send` takes the numbers of the rows to go on with, int64, among those of the last logits, and yields
-    these logits' rows again. `ids` keeps all rows: the caller writes what it draws where the row stands.
+    these logits' rows again. `ids` keeps all rows: the caller writes each drawn id into its row.
     """
     config, rope = model.config, model.model.rotary_emb
     heads, kv = config.num_attention_heads, config.num_key_value_heads

@@ -18,7 +18,7 @@ from iet.marks.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loaded:
-    model: Any  # of transformers; tokenizer likewise
+    model: Any  # of transformers, as is the tokenizer
     tokenizer: Any
     reader: Tokenizer  # the same tokenizer as iet reads text with
     name: str  # path or id that it was loaded from
@@ -44,7 +44,7 @@ class Loaded:
         return int(padding if padding is not None else (self.ends or [0])[0])
 
     def templated(self, system: str, user: str) -> list[int]:
-        """Return two messages as ids, merged where the chat template knows no system message."""
+        """Return two messages as ids, merged if the chat template knows no system message."""
         import jinja2
 
         def ids(*messages: tuple[str, str]) -> list[int]:
@@ -60,7 +60,7 @@ class Loaded:
 
 def as_said(reader: Tokenizer, ids: Iterable[int]) -> str:
     """Return the text of a turn as it is joined with others."""
-    # A cut inside a character decodes to U+FFFD, which nobody sampled.
+    # A cut inside a character decodes to U+FFFD, which was not sampled.
     return reader.decode([int(i) for i in ids]).strip().strip("\ufffd").strip()
 
 

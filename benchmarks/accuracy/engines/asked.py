@@ -1,4 +1,4 @@
-"""What a request asks of an engine's sampler, and what is asked of an engine."""
+"""The sampling options of a request, and the interface of an engine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def name_of(keys: KeyTable) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What all requests of a case ask of the sampler; names and defaults are vLLM's."""
+    """Sampling options of all requests of a case; names and defaults are vLLM's."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -36,7 +36,7 @@ class Asked:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    drafts: int = 0  # that stand before the row that is counted
+    drafts: int = 0  # before the row that is counted
 
     @property
     def penalises(self) -> bool:
@@ -70,7 +70,7 @@ class Engine(Protocol):
     packages: tuple[str, ...]
 
     def expected(self, logits: torch.Tensor, sampling: Asked, prompt: list[int], output: list[int]) -> Floats:
-        """Return the probabilities [V] with which the engine itself draws from logits [V]."""
+        """Return the probabilities [V] of the engine's own draws from logits [V]."""
 
     def rows(
         self, keys: KeyTable, prompts: Ids, outputs: Ids, sampling: Asked, free: FreeTokens = NO_FREE

@@ -35,7 +35,7 @@ class LlamaCpp:
 
     @staticmethod
     def chained(logits: NDArray[np.float32], sampling: Asked, seed: int | None = None) -> Any:
-        """Return llama.cpp's candidates behind its chain, which draws one of them if there is a seed."""
+        """Return llama.cpp's candidates after its chain, which draws one of them if there is a seed."""
         llama_cpp = importlib.import_module("llama_cpp")
         chain = importlib.import_module("llama_cpp._internals").LlamaSampler()
         chain.add_top_k(sampling.top_k)

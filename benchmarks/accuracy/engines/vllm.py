@@ -63,7 +63,7 @@ class V1:
         processors: Any,
         logprobs: int | None = None,
     ) -> Any:
-        """Return what vLLM's batch tells its sampler of requests that all ask for the same."""
+        """Return the sampling metadata of a vLLM batch of equal requests."""
         from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors
         from vllm.v1.sample.logits_processor.builtin import MinPLogitsProcessor
         from vllm.v1.sample.metadata import SamplingMetadata

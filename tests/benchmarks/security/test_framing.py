@@ -25,9 +25,9 @@ def published(n_gram: int) -> list[list[int]]:
 @pytest.mark.parametrize("n_gram", [2, 4])
 def test_a_stranger_copies_no_run_and_writes_mostly_seen_pairs(n_gram: int) -> None:
     texts = published(n_gram)
-    forged = framing.Stranger(texts, n_gram, 3).write(60)
+    forged = framing.Forger(texts, n_gram, 3).write(60)
     assert len(forged) == 60
-    assert framing.Stranger(texts, n_gram, 3).write(60) == forged
+    assert framing.Forger(texts, n_gram, 3).write(60) == forged
     runs = {tuple(text[t : t + framing.COPIED]) for text in texts for t in range(len(text))}
     assert not any(tuple(forged[t : t + framing.COPIED]) in runs for t in range(49))
     seen = {tuple(text[t : t + n_gram]) for text in texts for t in range(151 - n_gram)}
