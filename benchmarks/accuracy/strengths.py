@@ -197,18 +197,18 @@ def figures(regime: Regime, name: str, nats: float, text: int) -> dict[str, floa
     tilts[marked, truth[marked]] = strength_of(law, carried)
     scores = draw(law, tilts, rng).astype(np.float32)
     read = decode(scores, family=law, allow_unattributed=regime.nobody)
-    bayes_labels, fitted, fixed = (
+    bayes_labels, fitted, posterior = (
         bayes(regime, law, scores.astype(np.float64), nats_of_agents),
         read.token_agents,
         read.posterior,
     )
-    assert fixed is not None
+    assert posterior is not None
     named = fitted >= 0
     return {
         "posterior": measured(regime, truth, fitted),
         "bayes": measured(regime, truth, bayes_labels),
         "named": float(named.sum()),
-        "stated": float(fixed[np.arange(len(fitted)), fitted][named].sum()),
+        "stated": float(posterior[np.arange(len(fitted)), fitted][named].sum()),
         "right": float((fitted == truth)[named].sum()),
     }
 
