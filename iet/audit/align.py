@@ -80,8 +80,8 @@ class TokenAlignment:
         if not self.has_tokens:
             return None
         if self._starts is not None:
-            before = np.where(ends > starts, self._starts[ends - 1] + 1, self._starts[starts])
-            return np.stack([self._starts[starts], before], axis=1)
+            previous = np.where(ends > starts, self._starts[ends - 1] + 1, self._starts[starts])
+            return np.stack([self._starts[starts], previous], axis=1)
         firsts = self.batches[0].of_all(starts)
         lasts = self.batches[0].of_all(np.maximum(ends - 1, 0)) + 1
         return np.stack([firsts, np.where(ends > starts, lasts, firsts)], axis=1)
@@ -121,6 +121,6 @@ class TokenAlignment:
         wide = []
         for part, at in zip(values, self.cells, strict=True):
             token = np.searchsorted(at, np.arange(self.length), "right") - 1
-            before = np.zeros((1, part.shape[1]), np.float32)  # the first token: index -1
-            wide.append(np.append(part, before, axis=0)[token])
+            previous = np.zeros((1, part.shape[1]), np.float32)  # the first token: index -1
+            wide.append(np.append(part, previous, axis=0)[token])
         return np.concatenate(wide, axis=1)

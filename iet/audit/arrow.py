@@ -38,14 +38,14 @@ def audit_batch(
         ids_column: name of the column of token ids, read in its place. None: "token_ids", if there is no
             "text".
         elsewhere: for each record the stretches [N, 2] that are no evidence in it, in characters or in ids,
-            ascending; None: there are none.
+            ascending. None: every token is evidence.
 
     Returns:
         RecordBatch of `SCHEMA`, a row for each of the batch, in its order. A record that cannot be read
         (null, not UTF-8, an id outside the vocabulary) has its reason in `problem`.
 
     Raises:
-        InputError: no such column, or both are named; or ids, with several profiles.
+        InputError: the column does not exist, or both columns are named; or ids, with several profiles.
         ShapeError: the column holds something else.
         TokenizerMismatch: no tokenizer with the profile's digest.
 
@@ -64,11 +64,11 @@ def audit_batch(
         parts.append(results)
     good = np.array([problem is None for problem in problems], np.bool_)
     # A null takes no row of the results.
-    places = pa.array(np.where(good, np.cumsum(good) - 1, 0), mask=~good)
-    found = pa.concat_tables(
+    rows = pa.array(np.where(good, np.cumsum(good) - 1, 0), mask=~good)
+    table_of_results = pa.concat_tables(
         [pa.Table.from_batches([part.to_arrow()]) for part in parts] or [FOUND.empty_table()]
     )
-    table = found.combine_chunks().take(places)
+    table = table_of_results.combine_chunks().take(rows)
     table = table.add_column(0, SCHEMA.field("problem"), pa.array(problems, pa.string()))
     return pa.RecordBatch.from_arrays(
         [
@@ -81,21 +81,21 @@ def audit_batch(
 
 def chosen_column(names: Iterable[str], text_column: str | None, ids_column: str | None) -> tuple[str, bool]:
     """Return the name of the column to read, and whether it holds token ids."""
-    there = list(names)
+    columns = list(names)
     if text_column is not None and ids_column is not None:
         raise InputError(f"columns: got text {text_column!r} and ids {ids_column!r}, expected one of them")
     for name, ids in ((text_column, False), (ids_column, True)):
-        if name is not None and name not in there:
-            raise InputError(f"columns: got {there[:20]}, expected {name!r} among them")
+        if name is not None and name not in columns:
+            raise InputError(f"columns: got {columns[:20]}, expected {name!r} among them")
         if name is not None:
-            check_once(there, name)
+            check_once(columns, name)
             return name, ids
     for name, ids in (("text", False), ("token_ids", True)):
-        if name in there:
-            check_once(there, name)
+        if name in columns:
+            check_once(columns, name)
             return name, ids
     raise InputError(
-        f"columns: got {there[:20]}, expected 'text' or 'token_ids' among them (or name another column)"
+        f"columns: got {columns[:20]}, expected 'text' or 'token_ids' among them (or name another column)"
     )
 
 

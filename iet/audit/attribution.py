@@ -102,7 +102,7 @@ def decode_texts(
             for encoding, reader in zip(encodings[0], plan.readers, strict=True)
         ]
     else:
-        batches = [TokenBatch.of_many([each for (each,) in encodings], plan.readers[0].keys, spelled)]
+        batches = [TokenBatch.of_many([one for (one,) in encodings], plan.readers[0].keys, spelled)]
     alignment, cuts, lengths = TokenAlignment.of(batches), _NO_CUTS, _NO_CUTS
     if parts is not None:
         parts = parts.without_gaps(alignment.origins)
@@ -140,7 +140,7 @@ def _result(plan: Plan, texts: Sequence[str] | None, read: DecodedTexts, details
     if by_agent is not None:
         certain = certainty(posteriors, owners, factors, spans, guesses)
     attributed = _attributed(plan, spans, evidence, guesses, log_p, certain.get("error"))
-    found = _found_sessions(plan, log_p_of_keys) if plan.sessions else ()
+    sessions_found = _found_sessions(plan, log_p_of_keys) if plan.sessions else ()
 
     characters = None if texts is None else _characters(read, spans, texts)
     tokens = alignment.tokens(spans.starts, spans.ends)
@@ -153,7 +153,9 @@ def _result(plan: Plan, texts: Sequence[str] | None, read: DecodedTexts, details
         "decoded": spans.agents,
         "agent": np.where(attributed, guesses, -1),
         "best_guess": guesses,
-        "session": _found_there(spans, guesses, sessions, attributed, found) if plan.sessions else None,
+        "session": _found_there(spans, guesses, sessions, attributed, sessions_found)
+        if plan.sessions
+        else None,
         "log_p": log_p,
         **certain,
     }
@@ -189,7 +191,7 @@ def _result(plan: Plan, texts: Sequence[str] | None, read: DecodedTexts, details
         {**_counts(alignment.batches), "coverage": coverage},
         counts,
         columns,
-        found,
+        sessions_found,
         more,
     )
 
@@ -246,8 +248,8 @@ def _attributed(
         return attributed & (evidence[spans.texts, guesses] <= math.log(level)) & (errors <= level)
     for d in np.unique(spans.texts[attributed]).tolist():
         low, high = np.searchsorted(spans.texts, [d, d + 1])
-        some = low + np.flatnonzero(attributed[low:high])
-        attributed[some] = benjamini_hochberg(log_p[some], level)
+        selected = low + np.flatnonzero(attributed[low:high])
+        attributed[selected] = benjamini_hochberg(log_p[selected], level)
     return attributed
 
 
@@ -298,25 +300,25 @@ def _with_left_out(
 
 
 def _found_sessions(plan: Plan, log_p: Sequence[Float64s]) -> tuple[FoundSession, ...]:
-    """Return in which sessions agents are found, from the log p-values of the keys of all profiles."""
-    found = []
+    """Return the sessions that agents are found in, from the log p-values of the keys of all profiles."""
+    sessions_found = []
     for reader, values in zip(plan.readers, log_p, strict=True):
         keys = reader.keys
         if isinstance(keys, KeyTable) and keys.sessions is not None and len(keys):
             corrected = session_log_p(values, keys.owners, keys.sessions, plan.num_readings * plan.agents)
             for d, k in np.argwhere(corrected <= math.log(plan.options.level)).tolist():
                 agent = int(keys.owners[k]) + reader.first
-                found.append(FoundSession(d, agent, int(keys.sessions[k]), float(corrected[d, k])))
-    return tuple(sorted(found, key=lambda session: (session.document, session.log_p)))
+                sessions_found.append(FoundSession(d, agent, int(keys.sessions[k]), float(corrected[d, k])))
+    return tuple(sorted(sessions_found, key=lambda session: (session.document, session.log_p)))
 
 
 def _found_there(
-    spans: Spans, guesses: Int64s, sessions: Int64s, attributed: Bools, found: Sequence[FoundSession]
+    spans: Spans, guesses: Int64s, sessions: Int64s, attributed: Bools, sessions_found: Sequence[FoundSession]
 ) -> Int64s:
     """Return the session [S] of each attributed span whose agent is found in that session, else `OWN`."""
-    known = {(session.document, session.agent, session.session) for session in found}
+    pairs = {(session.document, session.agent, session.session) for session in sessions_found}
     claimed = zip(spans.texts.tolist(), guesses.tolist(), sessions.tolist(), strict=True)
-    return np.where(attributed & np.array([claim in known for claim in claimed], np.bool_), sessions, OWN)
+    return np.where(attributed & np.array([claim in pairs for claim in claimed], np.bool_), sessions, OWN)
 
 
 def _evidence(plan: Plan, log_p: Sequence[Float64s]) -> Float64s:
@@ -355,16 +357,18 @@ def _explain(plan: Plan, read: DecodedTexts, spans: Spans) -> tuple[Int64s, Floa
     sessions = np.full(len(starts), OWN)
     for i, (batch, matrix) in enumerate(zip(read.alignment.batches, read.matrices, strict=True)):
         low, high = matrix.reader.first, matrix.reader.first + len(matrix.reader.keys.names)
-        some = np.flatnonzero((agents < 0) | ((agents >= low) & (agents < high)))
-        lows, highs = starts[some], ends[some]
+        selected = np.flatnonzero((agents < 0) | ((agents >= low) & (agents < high)))
+        lows, highs = starts[selected], ends[selected]
         if plan.several:
             cells = read.alignment.cells[i]
             lows, highs = np.searchsorted(cells, lows), np.searchsorted(cells, highs)
-        local = Spans(texts[some], lows, highs, np.where(agents[some] < 0, -1, agents[some] - low))
+        local = Spans(
+            texts[selected], lows, highs, np.where(agents[selected] < 0, -1, agents[selected] - low)
+        )
         guess, p, session = _explain_in(batch, matrix, local, choices, read.pieces_given)
-        better = p < log_p[some]
-        guesses[some[better]], log_p[some[better]] = guess[better] + low, p[better]
-        sessions[some[better]] = session[better]
+        better = p < log_p[selected]
+        guesses[selected[better]], log_p[selected[better]] = guess[better] + low, p[better]
+        sessions[selected[better]] = session[better]
     return guesses, log_p, sessions
 
 
@@ -391,11 +395,13 @@ def _explain_in(
         # Give pairs distinct numbers in each text: the index of its first token exceeds all numbers before.
         pairs = np.where(pairs >= 0, pairs + batch.starts[batch.numbers], -1)
 
-    def log_p_of(scores: Float32s, some: Any, columns: Int64s) -> Float64s:
+    def log_p_of(scores: Float32s, selected: Any, columns: Int64s) -> Float64s:
         if pieces_given:
-            return piece_log_p(scores, pairs, starts[some], ends[some], columns, family, choices)
-        bounds = firsts[some], (batch.ends - batch.starts)[texts[some]]
-        return segment_log_p(scores, pairs, starts[some], ends[some], columns, family, choices, texts=bounds)
+            return piece_log_p(scores, pairs, starts[selected], ends[selected], columns, family, choices)
+        bounds = firsts[selected], (batch.ends - batch.starts)[texts[selected]]
+        return segment_log_p(
+            scores, pairs, starts[selected], ends[selected], columns, family, choices, texts=bounds
+        )
 
     guesses, log_p = owners[best], log_p_of(matrix.scores, slice(None), best)
     sessions = np.full(len(best), OWN)
@@ -406,9 +412,9 @@ def _explain_in(
         # Unattributed spans are compared with every key, also with those that were no candidates.
         inside = np.append(np.stack([starts, ends], axis=1)[unattributed].ravel(), len(batch))
         best = _best_of_many(batch, inside, all_keys)[: 2 * len(unattributed) : 2]
-        others, local = np.unique(best, return_inverse=True)
+        other_keys, local = np.unique(best, return_inverse=True)
         guesses[unattributed] = all_keys.owners[best]
-        log_p[unattributed] = log_p_of(batch.scores(all_keys.subset(others)), unattributed, local)
+        log_p[unattributed] = log_p_of(batch.scores(all_keys.subset(other_keys)), unattributed, local)
     return guesses, log_p, sessions
 
 
@@ -427,14 +433,16 @@ def _best_of_many(batch: TokenBatch, edges: Int64s, keys: Keys) -> Int64s:
 
 def _best_keys(scores: NDArray[Any], starts: Int64s, ends: Int64s, agents: Int64s, owners: Int64s) -> Int64s:
     """Return the key with the highest sum in each span [S], among those of its agent if it has one."""
-    best, some = np.zeros(len(starts), np.int64), np.flatnonzero(ends > starts)
-    if not len(some):
+    best, selected = np.zeros(len(starts), np.int64), np.flatnonzero(ends > starts)
+    if not len(selected):
         return best
-    edges = np.stack([starts[some], ends[some]], axis=1).ravel()  # the sums between spans are not used
+    edges = np.stack(
+        [starts[selected], ends[selected]], axis=1
+    ).ravel()  # the sums between spans are not used
     last = edges[-1:] == len(scores)
     sums = np.add.reduceat(scores, edges[:-1] if last else edges, axis=0, dtype=np.float64)[::2]
-    others = (agents[some, None] >= 0) & (owners != agents[some, None])
-    best[some] = np.where(others, -np.inf, sums).argmax(axis=1)
+    other_keys = (agents[selected, None] >= 0) & (owners != agents[selected, None])
+    best[selected] = np.where(other_keys, -np.inf, sums).argmax(axis=1)
     return best
 
 

@@ -37,9 +37,9 @@ class Auditor:
     """Recover from text alone which agent wrote which part (§ Agent Attribution).
 
     Args:
-        registry: who may have written the text: an `iet.Registry`, `iet.WaterfallKeys` for text that the
-            Waterfall package marked, or `iet.EngineKeys` for text that a serving engine marked; or several of
-            these, with agents of different names, where each marked a part of the agents' text.
+        registry: the keys of the possible writers: an `iet.Registry`, `iet.WaterfallKeys` for text that the
+            Waterfall package marked, or `iet.EngineKeys` for text that a serving engine marked. Or a list of
+            these with different agent names, if each marked a part of the text.
         decoder: name of the decoder, or `AuditOptions`.
         options: fields of `AuditOptions` (docs/reference/options.md), and the decoder's own options
             (`iet.decoding.decode`).
@@ -59,8 +59,8 @@ class Auditor:
 
     With more than 64 keys, all are read as sums over blocks of tokens, and only the decoder's `candidates`
     (256 at most) token by token: memory is T·256 scores, and T·K/16 sums with `posterior`. Other agents have
-    posterior 0 and are never named by the decoder, nor a competitor in P_ij. What nobody wrote is compared
-    with every key for `best_guess`, and log_p is corrected for all K.
+    posterior 0, are never named by the decoder, and do not compete in P_ij. For `best_guess`, unattributed
+    text is compared with every key, and log_p is corrected for all K.
     docs/internals/decoding.md says what this changes: nothing for "posterior".
     """
 
@@ -91,10 +91,10 @@ class Auditor:
 
     @property
     def registry_names(self) -> tuple[str, ...]:
-        """What people call that which the keys were read from: names of files, without their folders."""
-        given = self._registry if isinstance(self._registry, (list, tuple)) else [self._registry]
-        paths = [getattr(source, "path", None) for source in given]
-        kinds = [type(source).__name__ for source in given]
+        """Display names of the key files, without their folders."""
+        sources = self._registry if isinstance(self._registry, (list, tuple)) else [self._registry]
+        paths = [getattr(source, "path", None) for source in sources]
+        kinds = [type(source).__name__ for source in sources]
         return tuple(
             f"{kind} in memory" if path is None else shown_path(path.name)
             for path, kind in zip(paths, kinds, strict=True)
@@ -102,7 +102,7 @@ class Auditor:
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """All that changes what a text is read as, for JSON: digests stand for keys, profiles, tokenizers."""
+        """The settings that affect the result, for JSON; digests replace keys, profiles and tokenizers."""
         plan, options = self.plan, self.options
         return {
             "registry_digest": plan.registry_digest,
@@ -151,22 +151,22 @@ class Auditor:
             token_ids: integer ids [T] instead: no tokenizer is needed, and the report has no characters.
             spans: (start, end) [N, 2] of the only parts to audit, in characters of `text` or in tokens of
                 `token_ids`, in any order. None: everything.
-            skip: (start, end) [M, 2] of parts to leave out, also within `spans`: prompts, tool output, what
-                people wrote. None: nothing.
-            boundaries: [B] places at which an agent may end and the next one start, where they are known
-                (the oracle): nothing is searched for, and each piece between two of them, or between one and
-                a part that is left out, gets one agent. None: they are to be found. See below.
+            skip: (start, end) [M, 2] of parts to leave out, also within `spans`: prompts, tool output, text
+                by people. None: nothing.
+            boundaries: [B] known positions at which an agent may end and the next one start (the oracle).
+                The decoder searches for no other, and each piece between two of them, or between one and a
+                part that is left out, gets one agent. None: the decoder finds them. See below.
 
-        The text is tokenized as a whole, and a context holds the ids that really stand before a token, also
-        those of a part that is left out: they are what its writer continued. A token that a cut goes through
-        is not scored; where nothing else is left between two cuts, that is left out as well. What is left out
-        is a segment of its own kind (`Segment.left_out`), is attributed to nobody, and counts in no share.
-        The rest is decoded as if it followed on: a hand-over across a part that was left out is one.
+        The text is tokenized as a whole. A context holds the ids that precede a token, including those of a
+        part that is left out, because the writer continued them. A token that a cut divides is not scored; a
+        gap with no other token is left out as well. A part that is left out becomes a segment
+        (`Segment.left_out`) without an agent, and counts in no share. The rest is decoded as one text: a
+        hand-over across a part that is left out counts as a hand-over.
 
-        With `boundaries`, "posterior" names for each piece the agent of the highest log-likelihood ratio, at
-        strengths fitted on the pieces, the other decoders that of the highest sum of scores. Its p-value is
-        corrected for the number of keys and of pieces, for nothing else: nobody chose where a piece ends.
-        Whether it is attributed is decided as elsewhere (`level`). A `model` is not asked then.
+        With `boundaries`, "posterior" names for each piece the agent with the highest log-likelihood ratio,
+        at strengths fitted on the pieces; the other decoders name the agent with the highest sum of scores.
+        The p-value is corrected for the numbers of keys and pieces only, since the ends of a piece were not
+        chosen. `level` decides as usual whether the piece is attributed. The `model` is not used.
 
         Raises:
             InputError: neither or both are given, or `text` is not valid Unicode, or a part lies outside.
@@ -200,8 +200,8 @@ class Auditor:
                 256 texts or 2^16 characters (or one longer text), so memory does not grow with their number.
 
         Returns:
-            An iterator of reports in the order of `texts`. What reading or auditing a text raises is raised
-            after the reports of all texts before it.
+            An iterator of reports in the order of `texts`. An exception from reading or
+            auditing a text is raised after the reports of all texts before it.
 
         Raises:
             InputError: `texts` is one text, or nothing that can be iterated over.
@@ -251,39 +251,36 @@ class Auditor:
         *,
         skip: Collection[int] | Mapping[int, str] = (),
     ) -> ClaimReport:
-        """Tell for each piece of a conversation whether the agent that it is said to be of wrote in it.
+        """Check for each piece of a conversation whether the claimed agent wrote in it.
 
-        Two families of hypotheses, each corrected by Holm's steps over all pieces: that the claimed agent had
-        no part in a piece (refuted: "confirmed"), and that nobody but the claimed agent had one (refuted:
-        "contradicted", or "named" where no name was claimed). So among all pieces there is a false
-        confirmation with a chance of at most `level`, and a false contradiction likewise, however many
-        pieces are checked; what is neither is "open". A piece's p-value is the tail of the null law at the
-        sum of its scores, without any search for boundaries.
+        Two hypotheses are tested for each piece, each corrected by Holm's steps over all pieces. First: the
+        claimed agent wrote nothing in it; if refuted, the verdict is "confirmed". Second: no other agent
+        wrote in it; if refuted, the verdict is "contradicted", or "named" if no agent was claimed. So the
+        probability of a false confirmation among all pieces is at most `level`, and so is that of a false
+        contradiction, for any number of pieces. Other pieces are "open". A piece's p-value is the tail of
+        the null law at the sum of its scores, without a search for boundaries.
 
         Args:
-            pieces: texts D, in the order in which they were written. Words that stand in an earlier piece,
-                with their context, are evidence for no agent: a quotation does not make its writer the
-                quoted agent.
-            claims: for each piece the name of an agent; None if no agent is claimed and the mark is to give
-                the name. A name without a key in the registry is neither confirmed nor contradicted: its
-                verdict is "unknown name".
+            pieces: D texts in the order of writing. Words that occurred in an earlier piece with the same
+                context are evidence for no agent, so a quotation does not count for the quoted agent.
+            claims: for each piece the name of an agent; None if no agent is claimed. A name without a key in
+                the registry is neither confirmed nor contradicted: its verdict is "unknown name".
             skip: numbers of the pieces that no agent wrote, such as those of users and tools, or a mapping of
-                these numbers to the reasons. They are not judged, and what later pieces repeat of them is no
-                evidence.
+                these numbers to reasons. They are not judged, and later repetitions of them are no evidence.
 
         Raises:
             InputError: `claims` are not as many as pieces, or a value is of another type or no valid Unicode.
             TokenizerMismatch: no tokenizer with the profile's digest.
 
-        A quotation of what stands in no piece counts for the quoted agent: give such sources as pieces to
-        skip. Of the auditor's options its keys, `level`, `known_agents`, `tokenizer`, `published` and
+        A quotation from a source that is no piece counts for the quoted agent: pass such sources as pieces
+        to skip. Of the auditor's options its keys, `level`, `known_agents`, `tokenizer`, `published` and
         `sessions` matter: an agent is the same in all of its sessions, and pays for their number.
         Deterministic. O(T·K) time; memory grows with T and with K, not with D·K.
         """
         return check_claims(self.plan, pieces, claims, skip)
 
     def check_trace(self, trace: Trace, names: Mapping[str, str] | None = None) -> ClaimReport:
-        """Tell for each message of a record of a conversation whether its agent wrote it, as `check` does.
+        """Check for each message of a recorded conversation whether its agent wrote it, as `check` does.
 
         Args:
             trace: as `iet.audit.traces.read(document, agents=[*auditor.agents, *names])` returns it.

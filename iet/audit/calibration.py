@@ -74,11 +74,11 @@ class Power:
         family: "fourier" or "gumbel".
         kappa: κ; 1 in family "gumbel".
         entropy: mean nats per token of the distribution that tokens are drawn from.
-        level: at which the agent is found.
-        share: of the texts of that length, in which it is found.
+        level: the level that the agent is found at.
+        share: share of the texts of that length that the agent is found in.
         most: maximum number of tokens that was tried.
         tokens: number of agents in the registry -> number of tokens; None: more than `most`.
-        in_short: number of agents -> share of texts of `SHORT_TEXT` tokens in which it is found.
+        in_short: number of agents -> share of texts of `SHORT_TEXT` tokens that it is found in.
     """
 
     family: str
@@ -119,7 +119,7 @@ def power(
         kappas: κ of family "fourier"; a row of "gumbel", which has none, comes last.
         keys: numbers of agents in the registry.
         level: 0 < level < 1.
-        share: of the texts, in which it has to be found, 0 < share < 1.
+        share: share of the texts that it has to be found in, 0 < share < 1.
         most: maximum number of tokens to try.
         texts: number of texts simulated for each length, at least 1.
         draws: number of scores that the texts are drawn from, a multiple of 16.
@@ -180,7 +180,7 @@ def power_table(rows: Sequence[Power]) -> str:
     ]
     for row in rows:
         cells = [tokens_needed(count, row.most) for count in row.tokens.values()]
-        cells.append(" · ".join(f"{found:.0%}" for found in row.in_short.values()))
+        cells.append(" · ".join(f"{share:.0%}" for share in row.in_short.values()))
         lines.append(f"| {family_name(row)} | {row.entropy:g} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -203,7 +203,7 @@ def marked_scores(
     """Return scores of tokens drawn with a mark, [draws], in text of `entropy` nats (see `power`)."""
     nats = max(entropy, UNCERTAIN_NATS)
     uncertain = rng.random(draws) < entropy / nats
-    # Sixteen draws from each distribution; arrays are large, so that each is worked on where it lies.
+    # Sixteen draws from each distribution. The arrays are large, so work in place.
     logits = (_slope(nats, rng) * rng.normal(size=(draws // 16, _CANDIDATES)))[:, None]
     shape = draws // 16, 16, _CANDIDATES
     if FAMILIES[family].chooses:
@@ -235,7 +235,7 @@ def _log_of_exponential(uniform: Float64s) -> Float64s:
 
 
 def _slope(nats: float, rng: np.random.Generator) -> float:
-    """Return s for which softmax(s·z), z standard normal, has `nats` on average."""
+    """Return s so that softmax(s·z), z standard normal, has `nats` of entropy on average."""
     z = rng.normal(size=(400, _CANDIDATES))
     low, high = 0.0, 20.0
     for _ in range(40):
@@ -261,15 +261,15 @@ def _tokens_needed(
 ) -> int | None:
     count = SHORTEST
     while count <= most:
-        whole = -(-count // BLOCK) * BLOCK
-        if (_log_p(pool, family, whole, texts, rng) <= bound).mean() >= share:
-            return whole
+        rounded = -(-count // BLOCK) * BLOCK
+        if (_log_p(pool, family, rounded, texts, rng) <= bound).mean() >= share:
+            return rounded
         count = max(count + BLOCK, int(count * 1.12))
     return None
 
 
 def _log_p(pool: Float64s, family: str, tokens: int, texts: int, rng: np.random.Generator) -> Float64s:
-    """Return the log p-values of the key that wrote texts of so many tokens, [texts]."""
+    """Return the log p-values of the key that wrote texts of `tokens` tokens, [texts]."""
     scores = pool[rng.integers(0, len(pool), (tokens, texts))]
     if FAMILIES[family].chooses:
         is_free = rng.random(scores.shape) < FREE_RATE
@@ -286,14 +286,14 @@ def _log_p(pool: Float64s, family: str, tokens: int, texts: int, rng: np.random.
 
 @dataclasses.dataclass(frozen=True)
 class Null:
-    """How often text without a mark was read as marked.
+    """The false-positive rate on text without a mark.
 
     Attributes:
         texts: number of texts.
-        registries: number of registries of drawn keys under which each text was audited.
+        registries: number of registries of drawn keys that each text was audited with.
         agents: number of keys in each registry.
-        levels: level -> (share of pairs in which an agent is found, its 95 % interval (low, high), share in
-            which a segment is attributed).
+        levels: level -> (share of pairs with a found agent, its 95 % interval (low, high), share of pairs
+            with an attributed segment).
         lowest: natural log of the lowest p-value of all.
     """
 
@@ -370,30 +370,32 @@ def _lowest_attributed(report: Report) -> float:
     return min(sure, default=0.0)
 
 
-def null_table(found: Null) -> str:
+def null_table(result: Null) -> str:
     """Return the rates as a Markdown table, with a line above that says what it shows."""
     lines = [
-        f"{found.texts:,} texts, each under {found.registries} registries of {found.agents} drawn keys;"
-        f" lowest p-value 10^{found.lowest / math.log(10):.1f}",
+        f"{result.texts:,} texts, each under {result.registries} registries of {result.agents} drawn keys;"
+        f" lowest p-value 10^{result.lowest / math.log(10):.1f}",
         "",
         "| level | an agent is found in | 95 % interval | a segment is attributed in |",
         "| --- | --- | --- | --- |",
     ]
-    for level, (rate, low, high, segments) in found.levels.items():
+    for level, (rate, low, high, segments) in result.levels.items():
         lines.append(f"| {level:g} | {rate:.5f} | {low:.5f} to {high:.5f} | {segments:.5f} |")
     return "\n".join(lines)
 
 
-def clustered_interval(hits: Float64s, each: int, seed: int = 0, draws: int = 2000) -> tuple[float, float]:
+def clustered_interval(
+    hits: Float64s, pairs_each: int, seed: int = 0, draws: int = 2000
+) -> tuple[float, float]:
     """Return the 95 % interval of a rate from its share in each text [N]: texts are the independent units.
 
-    Bootstrap over texts, widened as Student's t is beside the normal law, since few texts spread less than
-    all do. Where fewer than five of the `each` x N pairs hit, or N is below five: from Wilson's interval for
-    the share of texts with a hit. The rate is at most that share, and at least it over `each`.
+    Bootstrap over texts, widened by the ratio of Student's t to the normal law, since a few texts spread
+    less than all texts do. If fewer than five of the `each` x N pairs hit, or N is below five: Wilson's
+    interval for the share of texts with a hit. The rate is at most that share, and at least it over `each`.
     """
-    if hits.sum() * each < 5 or len(hits) < 5:
+    if hits.sum() * pairs_each < 5 or len(hits) < 5:
         low, high = _wilson(int((hits > 0).sum()), len(hits))
-        return low / each, high
+        return low / pairs_each, high
     rng = np.random.default_rng(seed)
     means = np.array([hits[rng.integers(0, len(hits), len(hits))].mean() for _ in range(draws)])
     low, high = np.quantile(means, (0.025, 0.975))

@@ -1,4 +1,4 @@
-"""How sure the posteriors are of the spans of D texts, and what of them is named token by token."""
+"""The probability that an attribution is wrong, for whole spans and token by token."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from iet.decoding.shares import share_intervals
 from iet.native.arrays import Float32s, Float64s, Int64s
 
 DOUBT, LEAST_NATS = 4.0, 4.0
-"""The odds against an agent are raised by 1 + DOUBT / nats of its evidence, taken for `LEAST_NATS` at least.
+"""The odds against an agent are scaled by 1 + DOUBT / nats of its evidence, taken for `LEAST_NATS` at least.
 
 Chosen on tuning texts, see docs/internals/evidence.md.
 """
 
 
 def chance_factors(spans: Spans, texts: int) -> Float64s:
-    """Return by how much the odds of an error are raised in each of D `texts`, at least 1 [D].
+    """Return the factors [D], at least 1, that scale the odds of an error in each of D `texts`.
 
-        √(1 + tokens that the decoder gives to nobody / tokens that it gives to agents)
+        √(1 + number of unattributed tokens / number of attributed tokens)
 
-    Strengths, shares and lengths are fitted to the text that is then read with them, and what nobody wrote
-    offers chance more places the more there is of it. Where agents wrote all of a text there are none, and
-    the posterior's own error is right or too high; with one turn in 8,000 tokens it was some six times too
-    low. The root was chosen on tuning texts, see docs/internals/evidence.md. Padding is in no span.
+    Strengths, shares and lengths are fitted to the text that they then decode, and unmarked text gives
+    chance more opportunities the longer it is. If agents wrote all of a text, the posterior's own error is
+    right or too high; with one turn in 8,000 tokens it was about six times too low. The root was chosen on
+    tuning texts (docs/internals/evidence.md). Padding is in no span.
     """
     lengths = (spans.ends - spans.starts).astype(np.float64)
     someone = np.bincount(spans.texts, lengths * (spans.agents >= 0), texts)
-    nobody = np.bincount(spans.texts, lengths * (spans.agents < 0), texts)
-    return np.asarray(np.sqrt(1 + nobody / np.maximum(1, someone)))
+    unattributed = np.bincount(spans.texts, lengths * (spans.agents < 0), texts)
+    return np.asarray(np.sqrt(1 + unattributed / np.maximum(1, someone)))
 
 
 def temper_posteriors(posteriors: Sequence[Float32s], evidence: Float64s) -> tuple[Float32s, ...]:
-    """Return γ [T, P] of each text, the odds against each agent raised by 1 + 4 / nats of its evidence.
+    """Return γ [T, P] of each text, with the odds against each agent scaled by 1 + 4 / nats of its evidence.
 
-    Strengths are fitted to the text that is then read with them, and of many agents and texts those are found
-    that chance has favoured. How much it has is told by the evidence: an agent that is found at p = 0.01 was
-    wrong about twice as often as its posteriors said, one at p = e^-30 hardly more often.
+    Strengths are fitted to the text that they then decode, and of many agents and texts chance favours those
+    that are found. The evidence measures how much: an agent found at p = 0.01 was wrong about twice as often
+    as its posteriors stated, an agent found at p = e^-30 hardly more often.
 
     Args:
         posteriors: of each text, float32 [T, P].
@@ -48,15 +48,15 @@ def temper_posteriors(posteriors: Sequence[Float32s], evidence: Float64s) -> tup
     """
     nats = np.maximum(np.nan_to_num(-evidence), LEAST_NATS)
     factors = (1 + DOUBT / nats).astype(np.float32)
-    least = np.float32(1e-30)
+    smallest = np.float32(1e-30)
     return tuple(
-        posterior / (posterior + odds * np.maximum(1 - posterior, least))
+        posterior / (posterior + odds * np.maximum(1 - posterior, smallest))
         for posterior, odds in zip(posteriors, factors, strict=True)
     )
 
 
 def scale_odds(errors: Float64s, factors: Float64s | float) -> Float64s:
-    """Return probabilities of errors whose odds are `factors` times as high."""
+    """Return the probabilities of errors with their odds multiplied by `factors`."""
     return np.asarray(factors * errors / (1 + (factors - 1) * errors))
 
 
@@ -79,19 +79,21 @@ def certainty(
     means, errors, lows, highs = np.zeros((4, len(texts)))
     edges = np.searchsorted(texts, np.arange(len(posteriors) + 1))
     for d, posterior in enumerate(posteriors):
-        mine = slice(edges[d], edges[d + 1])
-        means[mine], highest = column_summary(
-            posterior, np.append(starts[mine], len(posterior)), columns[mine]
+        inside = slice(edges[d], edges[d + 1])
+        means[inside], highest = column_summary(
+            posterior, np.append(starts[inside], len(posterior)), columns[inside]
         )
         # P(a wrote none of it) is at most 1 - γ_t(a) at any of its tokens.
-        errors[mine] = scale_odds(1 - np.minimum(highest, 1), factors[d])
-        lows[mine], highs[mine] = share_intervals(posterior, starts[mine], ends[mine], columns[mine])
-    known = present[columns] == guesses  # others were not looked at: their posterior is 0
+        errors[inside] = scale_odds(1 - np.minimum(highest, 1), factors[d])
+        lows[inside], highs[inside] = share_intervals(
+            posterior, starts[inside], ends[inside], columns[inside]
+        )
+    is_scored = present[columns] == guesses  # others were not looked at: their posterior is 0
     return {
-        "posterior": np.where(known, means, 0.0),
-        "error": np.where(known, errors, 1.0),
-        "share_low": np.where(known, np.minimum(lows, means), 0.0),
-        "share_high": np.where(known, np.maximum(highs, np.minimum(means, 1)), 0.0),
+        "posterior": np.where(is_scored, means, 0.0),
+        "error": np.where(is_scored, errors, 1.0),
+        "share_low": np.where(is_scored, np.minimum(lows, means), 0.0),
+        "share_high": np.where(is_scored, np.maximum(highs, np.minimum(means, 1)), 0.0),
     }
 
 
@@ -103,10 +105,11 @@ def cut_by_token(
     evidence: Float64s,
     level: float,
 ) -> Spans:
-    """Cut the spans of agents that are found in their text into what is named at `level` and what is open.
+    """Cut the spans of found agents into pieces that are attributed at `level` and pieces that stay open.
 
-    A token is named if 1 - γ_t(agent), raised by its text's factor, is at most `level`. So of two pieces
-    beside each other one has an error of at most `level`, as `certainty` gives it, and the other one more.
+    A token is attributed if 1 - γ_t(agent), with its odds scaled by the text's factor, is at most `level`. So
+    of two adjacent pieces one has an error of at most `level`, as `certainty` gives it, and the other a
+    higher one.
 
     Args:
         posteriors, present, factors: as in `certainty`.
@@ -118,8 +121,8 @@ def cut_by_token(
         column = int(np.searchsorted(present, agent))
         if agent < 0 or not evidence[d, agent] <= math.log(level):
             continue
-        held = np.minimum(posteriors[d][start:end, column].astype(np.float64), 1)
-        named = scale_odds(1 - held, float(factors[d])) <= level
+        of_agent = np.minimum(posteriors[d][start:end, column].astype(np.float64), 1)
+        named = scale_odds(1 - of_agent, float(factors[d])) <= level
         cuts = np.flatnonzero(named[1:] != named[:-1]) + 1 + start
         starts += cuts.tolist()
         counts[s] += len(cuts)

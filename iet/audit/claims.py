@@ -1,4 +1,4 @@
-"""Pieces of known boundaries, each with the name it came under: does the mark in it say the same?"""
+"""Check the agents that are claimed for pieces of a conversation against the marks in them."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from iet.native.arrays import Bools, Float64s, Int64s
 from iet.report.claims import EXCLUDED, CheckedPiece, ClaimReport
 
 MAX_SUMS = 1 << 18
-"""Of pieces and keys whose sums are held at once: 2 MB an array."""
+"""Maximum number of sums (pieces times keys) in memory at once: 2 MB an array."""
 
 _LONGEST_NAME = 100
-"""Number of letters of a claimed name that are compared with the registered ones."""
+"""Number of letters of a claimed name that are compared with registered names."""
 
 _COMPARISONS = 10_000
 """Number of pairs of a claimed and a registered name that are compared letter by letter."""
 
 MAX_TOKENS = 1 << 17
-"""Largest number of tokens that is said to do; beyond it nothing is said."""
+"""Largest number of tokens that is suggested as enough; None is returned beyond it."""
 
 
 def check_trace(plan: Plan, trace: Trace, names: Mapping[str, str]) -> ClaimReport:
     """Return what `Auditor.check_trace` does."""
     claims = [piece.claim and names.get(piece.claim, piece.claim) for piece in trace.pieces]
     skip = {d: piece.skipped for d, piece in enumerate(trace.pieces) if piece.skipped is not None}
-    found = check_claims(plan, [piece.text for piece in trace.pieces], claims, skip)
+    checked = check_claims(plan, [piece.text for piece in trace.pieces], claims, skip)
     return dataclasses.replace(
-        found, skipped={**found.skipped, **trace.left_out}, unreadable=dict(trace.unreadable)
+        checked, skipped={**checked.skipped, **trace.left_out}, unreadable=dict(trace.unreadable)
     )
 
 
@@ -55,43 +55,43 @@ def check_claims(
     """Return what `Auditor.check` does."""
     skipped = _checked(pieces, claims, skip)
     encodings = _encoded(plan, pieces)
-    tokens = np.array([max(len(each.token_ids) for each in found) for found in encodings], np.int64)
-    places = {name: a for a, name in enumerate(plan.names)}
-    claimed = np.array([-1 if name is None else places.get(name, -1) for name in claims], np.int64)
+    tokens = np.array([max(len(values.token_ids) for values in checked) for checked in encodings], np.int64)
+    index = {name: a for a, name in enumerate(plan.names)}
+    claimed = np.array([-1 if name is None else index.get(name, -1) for name in claims], np.int64)
     judged = np.array([d not in skipped for d in range(len(pieces))], np.bool_)
 
     evidence = [
         _Evidence.of([encoding[i] for encoding in encodings], reader.keys)
         for i, reader in enumerate(plan.readers)
     ]
-    counts, known, published = (
+    counts, repeated, published = (
         np.stack([getattr(part, name) for part in evidence], axis=1)
-        for name in ("counts", "known", "published")
+        for name in ("counts", "repeated", "published")
     )
-    own, other, others, excess, sessions = _tested(plan, evidence, claimed, judged)
+    claimed_log_p, other_log_p, other_agents, excess, sessions = _tested(plan, evidence, claimed, judged)
 
     level = math.log(plan.options.level)
-    confirmed = own <= level
+    confirmed = claimed_log_p <= level
     counted = counts[np.arange(len(pieces)), _profiles(plan, claimed)]
     strengths = _strengths(plan, excess, counted, claimed, confirmed)
     unknown = (claims[d] for d in np.flatnonzero(judged & (claimed < 0)).tolist())
     nearest = _nearest(unknown, plan.names)
-    found = []
+    checked = []
     for d, (text, name) in enumerate(zip(pieces, claims, strict=True)):
-        marked = plan.names[others[d]] if other[d] <= level else None
-        verdict, agent, p = "open", None, other[d] if claimed[d] < 0 else own[d]
+        marked = plan.names[other_agents[d]] if other_log_p[d] <= level else None
+        verdict, agent, p = "open", None, other_log_p[d] if claimed[d] < 0 else claimed_log_p[d]
         is_unknown = name is not None and claimed[d] < 0
         if not judged[d]:
             verdict, p = "skipped", 0.0
         elif confirmed[d]:
             verdict, agent = "confirmed", name
         elif marked is not None:
-            verdict, agent, p = "named" if name is None else "contradicted", marked, other[d]
+            verdict, agent, p = "named" if name is None else "contradicted", marked, other_log_p[d]
         if judged[d] and is_unknown:  # no key of the claimed name was read, so nothing contradicts it
             verdict = "unknown name"
         session = OWN if agent is None else sessions[d, int(verdict != "confirmed")]
-        profile = int(_profiles(plan, np.array([claimed[d] if agent is None else places[agent]]))[0])
-        found.append(
+        profile = int(_profiles(plan, np.array([claimed[d] if agent is None else index[agent]]))[0])
+        checked.append(
             CheckedPiece(
                 index=d,
                 claim=name,
@@ -102,7 +102,7 @@ def check_claims(
                 characters=len(text),
                 tokens=int(tokens[d]),
                 counted=int(counts[d, profile]),
-                repeated=int(known[d, profile]),
+                repeated=int(repeated[d, profile]),
                 published=None if plan.published is None else int(published[d, profile]),
                 enough=None
                 if verdict != "open"
@@ -113,7 +113,7 @@ def check_claims(
             )
         )
     return ClaimReport(
-        pieces=tuple(found),
+        pieces=tuple(checked),
         agents=plan.names,
         level=plan.options.level,
         registry_digest=plan.registry_digest,
@@ -133,25 +133,25 @@ def _nearest(claims: Iterable[str | None], names: Sequence[str]) -> dict[str, st
     def letters(name: str) -> str:
         return "".join(filter(str.isalnum, name.casefold()))[:_LONGEST_NAME]
 
-    known = {letters(name): name for name in reversed(names)}
-    found, compared = dict[str, str](), 0
+    repeated = {letters(name): name for name in reversed(names)}
+    checked, compared = dict[str, str](), 0
     for claim in dict.fromkeys(claim for claim in claims if claim is not None):
         spelled = letters(claim)
-        if spelled not in known and len(known) * compared < _COMPARISONS:
+        if spelled not in repeated and len(repeated) * compared < _COMPARISONS:
             compared += 1
-            spelled = next(iter(difflib.get_close_matches(spelled, known, 1)), "")
-        if spelled in known:
-            found[claim] = known[spelled]
-    return found
+            spelled = next(iter(difflib.get_close_matches(spelled, repeated, 1)), "")
+        if spelled in repeated:
+            checked[claim] = repeated[spelled]
+    return checked
 
 
 def _checked(
     pieces: Sequence[str], claims: Sequence[str | None], skip: Collection[int] | Mapping[int, str]
 ) -> dict[int, str]:
     """Return the reason for each piece to skip, after a check of all arguments."""
-    for what, values in (("pieces", pieces), ("claims", claims)):
+    for problem, values in (("pieces", pieces), ("claims", claims)):
         if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
-            raise InputError(f"{what}: got {type(values).__name__}, expected a list")
+            raise InputError(f"{problem}: got {type(values).__name__}, expected a list")
     if len(pieces) != len(claims):
         raise InputError(f"claims: got {len(claims)}, expected one for each of {len(pieces)} pieces, or None")
     for d, piece in enumerate(pieces):
@@ -187,20 +187,20 @@ def _encoded(plan: Plan, pieces: Sequence[str]) -> list[tuple[Encoding, ...]]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Evidence:
-    """What counts of D pieces in the tokens of one profile.
+    """The evidence of D pieces in the tokens of one profile.
 
     Attributes:
-        ids: of each piece.
-        fresh: of each piece, bool [T], the tokens that count.
-        counts: int64 [D], their number.
-        known: int64 [D], number of tokens that an earlier piece holds.
+        ids: the token ids of each piece.
+        fresh: bool [T] for each piece, the tokens that count.
+        counts: int64 [D], number of tokens that count.
+        repeated: int64 [D], number of tokens that occurred in an earlier piece.
         published: int64 [D], number of tokens that were published before.
     """
 
     ids: tuple[Int64s, ...]
     fresh: tuple[Bools, ...]
     counts: Int64s
-    known: Int64s
+    repeated: Int64s
     published: Int64s
 
     @classmethod
@@ -208,53 +208,53 @@ class _Evidence:
         if not encodings:
             return cls((), (), *(np.zeros(0, np.int64) for _ in range(3)))
         reading = TokenBatch.of_many(encodings, keys, True)
-        known = _known(reading, keys.profile.scheme.evidence_ids)
-        fresh = reading.scored & ~reading.repeated & ~known
+        repeated = _known(reading, keys.profile.scheme.evidence_ids)
+        fresh = reading.scored & ~reading.repeated & ~repeated
         return cls(
             tuple(encoding.token_ids for encoding in encodings),
             tuple(fresh[reading.inside(d)] for d in range(len(encodings))),
             reading.count(fresh),
-            reading.count(known & reading.scored),
+            reading.count(repeated & reading.scored),
             reading.published_counts,
         )
 
     def sums(self, first: int, last: int, keys: Any) -> Float64s:
-        """Return the sums of scores [last - first, K] over what counts in each of some pieces."""
-        found = np.zeros((last - first, len(keys)))
+        """Return the sums of scores [last - first, K] over the tokens that count in each piece."""
+        totals = np.zeros((last - first, len(keys)))
         for d in range(first, last):
             if len(self.ids[d]):
                 ends = [0, len(self.ids[d])]
-                found[d - first] = score_spans(self.ids[d], ends, keys, counted=self.fresh[d])[0]
-        return found
+                totals[d - first] = score_spans(self.ids[d], ends, keys, counted=self.fresh[d])[0]
+        return totals
 
 
 def _known(reading: TokenBatch, n_gram: int) -> Bools:
-    """Tell of which tokens [N] the same ids with the same context stood in a piece before."""
+    """Return bool [N]: the tokens that occurred with the same context in an earlier piece."""
     from iet.native.pairs import number_pairs
 
     numbers = number_pairs(reading.ids, reading.scored, n_gram)
     scored = np.flatnonzero(numbers >= 0)
     first = np.zeros(len(scored), np.int64)  # the piece of each number, at the index of that number
     first[numbers[scored][::-1]] = reading.numbers[scored][::-1]
-    known = np.zeros(len(reading.ids), np.bool_)
-    known[scored] = first[numbers[scored]] < reading.numbers[scored]
-    return known
+    repeated = np.zeros(len(reading.ids), np.bool_)
+    repeated[scored] = first[numbers[scored]] < reading.numbers[scored]
+    return repeated
 
 
 def _tested(
     plan: Plan, evidence: Sequence[_Evidence], claimed: Int64s, judged: Bools
 ) -> tuple[Float64s, Float64s, Int64s, Float64s, Int64s]:
-    """Return corrected log p-values of claims and of others' marks, whose these are, excess, and sessions.
+    """Return corrected log p-values of claims and of other agents' marks, these agents, excess, and sessions.
 
-    Two families of hypotheses, each corrected by Holm's steps: for each claim, that its agent had no part;
-    for each piece, that nobody but the claimed agent had one, where the lowest of A - 1 agents counts. The
+    Two families of hypotheses, each corrected by Holm's steps. For each claim: its agent wrote nothing. For
+    each piece: no agent but the claimed one wrote in it; its p-value is the lowest of A - 1 agents. The
     excess of a piece is the sum of its claimed agent's scores above chance. Sessions [D, 2] are those of the
-    claimed and of the other agent, where the pair is found at the level among all pairs and all pieces.
-    Pieces are read by the block, so that memory does not grow with pieces times keys.
+    claimed and of the other agent, if the pair is found at the level among all pairs and all pieces. Pieces
+    are read in blocks, so memory does not grow with pieces times keys.
     """
     pieces = len(claimed)
-    own, other, excess = np.zeros(pieces), np.zeros(pieces), np.zeros(pieces)
-    others, sessions = np.zeros(pieces, np.int64), np.full((pieces, 2), OWN)
+    claimed_log_p, other_log_p, excess = np.zeros(pieces), np.zeros(pieces), np.zeros(pieces)
+    other_agents, sessions = np.zeros(pieces, np.int64), np.full((pieces, 2), OWN)
     certain = math.log(plan.options.level) - math.log(max(1, int(judged.sum())))
     present = np.unique(np.concatenate([reader.owners for reader in plan.readers]))
     rows = max(1, MAX_SUMS // plan.choices)
@@ -268,25 +268,27 @@ def _tested(
             of_keys.append(tails.reshape(sums.shape))
             log_p[:, np.unique(owners)] = sidak_min_p(of_keys[-1], owners)
             for row in np.flatnonzero(np.isin(claimed[first:last], owners)).tolist():
-                mine = owners == claimed[first + row]
-                excess[first + row] = sums[row, mine].max() - counts[row] * family.mean(0.0)
+                inside = owners == claimed[first + row]
+                excess[first + row] = sums[row, inside].max() - counts[row] * family.mean(0.0)
         for d in range(first, last):
             if claimed[d] >= 0:
-                own[d] = log_p[d - first, claimed[d]]
-            rest = present[present != claimed[d]]
-            if judged[d] and len(rest):
-                values = log_p[d - first, rest]
-                others[d] = rest[values.argmin()]
-                other[d] = sidak_min_p(values, np.zeros(len(rest), np.int64))[0]  # of the lowest of them
+                claimed_log_p[d] = log_p[d - first, claimed[d]]
+            remaining = present[present != claimed[d]]
+            if judged[d] and len(remaining):
+                values = log_p[d - first, remaining]
+                other_agents[d] = remaining[values.argmin()]
+                other_log_p[d] = sidak_min_p(values, np.zeros(len(remaining), np.int64))[
+                    0
+                ]  # of the lowest of them
         if plan.sessions:
             for reader, tails in zip(plan.readers, of_keys, strict=True):
-                for column, agents in enumerate((claimed[first:last], others[first:last])):
+                for column, agents in enumerate((claimed[first:last], other_agents[first:last])):
                     _name_sessions(plan, reader, tails, agents, sessions[first:last, column], certain)
     with_claim = judged & (claimed >= 0)
-    own[~with_claim] = 0
-    own[with_claim] = holm(own[with_claim])
-    other[judged] = holm(other[judged])
-    return own, other, others, excess, sessions
+    claimed_log_p[~with_claim] = 0
+    claimed_log_p[with_claim] = holm(claimed_log_p[with_claim])
+    other_log_p[judged] = holm(other_log_p[judged])
+    return claimed_log_p, other_log_p, other_agents, excess, sessions
 
 
 def _name_sessions(
@@ -297,14 +299,14 @@ def _name_sessions(
     if not isinstance(keys, KeyTable) or keys.sessions is None or not len(keys):
         return
     for d in np.flatnonzero(np.isin(agents, reader.owners)).tolist():
-        found = session_log_p(log_p[d : d + 1], keys.owners, keys.sessions, plan.agents)[0]
-        found[reader.owners != agents[d]] = 0
-        if found.min() <= certain:
-            sessions[d] = keys.sessions[found.argmin()]
+        checked = session_log_p(log_p[d : d + 1], keys.owners, keys.sessions, plan.agents)[0]
+        checked[reader.owners != agents[d]] = 0
+        if checked.min() <= certain:
+            sessions[d] = keys.sessions[checked.argmin()]
 
 
 def _profiles(plan: Plan, agents: Int64s) -> Int64s:
-    """Return the index of the profile of each agent [D]; the first one's where nobody is meant."""
+    """Return the index of the profile of each agent [D]; 0 for agent -1."""
     firsts = np.array([reader.first for reader in plan.readers])
     return np.searchsorted(firsts, np.maximum(agents, 0), "right") - 1
 
@@ -314,13 +316,13 @@ def _strengths(
 ) -> dict[int, float]:
     """Return how far a token's score is above chance, for each confirmed agent and for all together.
 
-    The key -1 stands for all agents, where there is one law of scores.
+    The key -1 means all agents, if they have one law of scores.
     """
     rows = np.flatnonzero(confirmed)
     groups = {a: rows[claimed[rows] == a] for a in np.unique(claimed[rows]).tolist()}
     if len({reader.keys.profile.family.name for reader in plan.readers}) == 1 and len(rows):
         groups[-1] = rows
-    return {a: float(excess[mine].sum() / counted[mine].sum()) for a, mine in groups.items()}
+    return {a: float(excess[inside].sum() / counted[inside].sum()) for a, inside in groups.items()}
 
 
 def _enough(plan: Plan, agent: int, strengths: dict[int, float], number: int) -> int | None:

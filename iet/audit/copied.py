@@ -1,6 +1,6 @@
-"""Texts as they were before they were copied: what wrapping, quoting and typography did is undone.
+"""Undo wrapping, quoting and typography in copied texts.
 
-Nothing but the copy is needed. Each step is named, and none changes a letter or a digit.
+Only the copy is needed. Each step has a name, and none changes a letter or a digit.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ import numpy as np
 from iet.native.arrays import Int64s
 
 WIDTHS = (40, 132)
-"""Between which numbers of characters text is wrapped."""
+"""The shortest and the longest line of wrapped text, in characters."""
 
 _LONG = 0.6
-"""The share of the longer lines (of this share of the width) that must end where wrapping ends a line.
+"""Share of the long lines (at least this share of the width) that must end as wrapping ends a line.
 
-Shorter ones are headings, items of lists and ends of paragraphs, which have no empty line behind them in the
-text of a PDF.
+Shorter lines are headings, list items and ends of paragraphs, with no empty line after them in a PDF's text.
 """
 
 _SLACK = 0.15
-"""How much of the width a line may lack that the next word would have fitted in: letters of type differ."""
+"""Share of the width that may stay empty although the next word would fit: letters have different widths."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,10 +33,10 @@ class Restored:
     """A text as it may have been before it was copied.
 
     Attributes:
-        text: with what was undone.
-        places: int64 [len(text) + 1], where its characters stand in the text as given; the last entry is the
+        text: the restored text.
+        places: int64 [len(text) + 1], position of each character in the text as given; the last entry is the
             end.
-        steps: names of what was undone, in order.
+        steps: names of the steps that changed the text, in order.
     """
 
     text: str
@@ -45,7 +44,7 @@ class Restored:
     steps: tuple[str, ...] = ()
 
     def replaced(self, step: str, pattern: re.Pattern[str], by: Callable[[re.Match[str]], str]) -> Restored:
-        """Return the text with every match replaced, or itself where that changes nothing."""
+        """Return the text with every match replaced, or itself if that changes nothing."""
         texts, starts, ends, lengths, last = list[str](), list[int](), list[int](), list[int](), 0
         for match in pattern.finditer(self.text):
             new = by(match)
@@ -57,18 +56,18 @@ class Restored:
                 last = ends[-1]
         if not texts:
             return self
-        within = np.zeros(len(self.places), np.int64)
-        within[starts] += 1
-        within[ends] -= 1
-        # What is new stands where the first of what it replaces stood.
-        times = 1 - np.cumsum(within)
+        open_spans = np.zeros(len(self.places), np.int64)
+        open_spans[starts] += 1
+        open_spans[ends] -= 1
+        # New characters get the position of the first character that they replace.
+        times = 1 - np.cumsum(open_spans)
         times[starts] = lengths
         steps = self.steps if step in self.steps else (*self.steps, step)
         return Restored("".join([*texts, self.text[last:]]), np.repeat(self.places, times), steps)
 
 
 MOST_WAYS = 4
-"""As given, with layout, with typography, and with both undone."""
+"""As given, without layout, without typography, and without both."""
 
 
 def restored(text: str) -> list[Restored]:
@@ -84,83 +83,85 @@ def restored(text: str) -> list[Restored]:
 
     Deterministic. O(characters) time and memory.
     """
-    given = Restored(text, np.arange(len(text) + 1, dtype=np.int64))
-    layout = _layout(given)
-    found = [given]
-    for each in (layout, _typography(given), _typography(layout)):
-        if all(each.text != other.text for other in found):
-            found.append(each)
-    return found
+    original = Restored(text, np.arange(len(text) + 1, dtype=np.int64))
+    layout = _layout(original)
+    ways = [original]
+    for candidate in (layout, _typography(original), _typography(layout)):
+        if all(candidate.text != way.text for way in ways):
+            ways.append(candidate)
+    return ways
 
 
-def _layout(given: Restored) -> Restored:
-    now = given
+def _layout(original: Restored) -> Restored:
+    text_now = original
     for step in (_unescape, _dereference, _unfence, _unquote, _unindent, _unwrap):
-        now = step(now)
-    return now
+        text_now = step(text_now)
+    return text_now
 
 
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}(?:\\u[dD][c-fC-F][0-9a-fA-F]{2})?)')
 _JSON_ENDS = re.compile(r'\A\s*"|"\s*\Z')
 
 
-def _unescape(now: Restored) -> Restored:
-    stripped = now.text.strip()
-    whole = len(stripped) > 2 and stripped[0] == stripped[-1] == '"' and "\n" not in stripped
-    if not whole and ("\n" in stripped or "\\n" not in stripped):
-        return now
-    if whole:
+def _unescape(text_now: Restored) -> Restored:
+    stripped = text_now.text.strip()
+    is_quoted = len(stripped) > 2 and stripped[0] == stripped[-1] == '"' and "\n" not in stripped
+    if not is_quoted and ("\n" in stripped or "\\n" not in stripped):
+        return text_now
+    if is_quoted:
         try:
             json.loads(stripped)
         except ValueError:
-            return now
-        now = now.replaced("json", _JSON_ENDS, lambda match: "")
-    inner = now.replaced("json", _ESCAPE, lambda match: str(json.loads(f'"{match[0]}"')))
+            return text_now
+        text_now = text_now.replaced("json", _JSON_ENDS, lambda match: "")
+    inner = text_now.replaced("json", _ESCAPE, lambda match: str(json.loads(f'"{match[0]}"')))
     try:
         inner.text.encode()
     except UnicodeEncodeError:  # half of a pair of surrogates
-        return now
+        return text_now
     return inner
 
 
 _REFERENCE = re.compile(r"&(?:amp|lt|gt|quot|apos|nbsp|mdash|ndash|hellip|[lr][sd]quo|#39|#x27|#\d{2,5});")
 
 
-def _dereference(now: Restored) -> Restored:
-    return now.replaced("html", _REFERENCE, lambda match: html.unescape(match[0]))
+def _dereference(text_now: Restored) -> Restored:
+    return text_now.replaced("html", _REFERENCE, lambda match: html.unescape(match[0]))
 
 
 _FENCES = re.compile(r"\A\s*(```+|~~~+)[^\n`]*\n|\n(```+|~~~+)\s*\Z")
 
 
-def _unfence(now: Restored) -> Restored:
-    fences = [match[1] or match[2] for match in _FENCES.finditer(now.text)]
+def _unfence(text_now: Restored) -> Restored:
+    fences = [match[1] or match[2] for match in _FENCES.finditer(text_now.text)]
     if len(fences) != 2 or fences[0] != fences[1]:
-        return now
-    return now.replaced("fence", _FENCES, lambda match: "")
+        return text_now
+    return text_now.replaced("fence", _FENCES, lambda match: "")
 
 
 _DEPTH = 8  # of quotations in quotations
 _QUOTED = re.compile(r"^>[ \t]?", re.MULTILINE)
 
 
-def _unquote(now: Restored) -> Restored:
+def _unquote(text_now: Restored) -> Restored:
     for _ in range(_DEPTH):
-        lines = [line for line in now.text.splitlines() if line.strip()]
+        lines = [line for line in text_now.text.splitlines() if line.strip()]
         if not lines or not all(line.startswith(">") for line in lines):
             break
-        now = now.replaced("quoted", _QUOTED, lambda match: "")
-    return now
+        text_now = text_now.replaced("quoted", _QUOTED, lambda match: "")
+    return text_now
 
 
-def _unindent(now: Restored) -> Restored:
-    lines = [line for line in now.text.splitlines() if line.strip()]
+def _unindent(text_now: Restored) -> Restored:
+    lines = [line for line in text_now.text.splitlines() if line.strip()]
     indents = [re.match(r"[ \t]*", line) for line in lines]
-    widths = [len(found[0]) for found in indents if found]
-    least = min(widths, default=0)
-    if least < 2 or len(lines) < 2:
-        return now
-    return now.replaced("indented", re.compile(rf"^[ \t]{{{least}}}", re.MULTILINE), lambda match: "")
+    widths = [len(ways[0]) for ways in indents if ways]
+    narrowest = min(widths, default=0)
+    if narrowest < 2 or len(lines) < 2:
+        return text_now
+    return text_now.replaced(
+        "indented", re.compile(rf"^[ \t]{{{narrowest}}}", re.MULTILINE), lambda match: ""
+    )
 
 
 _BREAK = re.compile(r"(?<=\S)(?:(?<=[a-z])(?P<hyphen>-)(?=[ \t]*\r?\n[ \t]*[a-z]))?[ \t]*\r?\n[ \t]*(?=\S)")
@@ -168,8 +169,8 @@ _WORD = re.compile(r"\S+")
 _ITEM = re.compile(r"(?:[-*+•◦▪#|>]|\d{1,3}[.)])[ \t]|```|~~~|\|")
 
 
-def _unwrap(now: Restored) -> Restored:
-    text, breaks, longest = now.text, list[tuple[int, int]](), 0
+def _unwrap(text_now: Restored) -> Restored:
+    text, breaks, longest = text_now.text, list[tuple[int, int]](), 0
     for match in _BREAK.finditer(text):
         width = max(match.start(), match.end("hyphen")) - text.rfind("\n", 0, match.start()) - 1
         longest = max(longest, width)
@@ -177,11 +178,11 @@ def _unwrap(now: Restored) -> Restored:
         assert word is not None
         if not _ITEM.match(text, match.end()):
             breaks.append((match.start(), width + 1 + len(word[0])))
-    least = longest * (1 - _SLACK)
-    full = {place for place, with_next_word in breaks if with_next_word > least}
+    narrowest = longest * (1 - _SLACK)
+    full = {position for position, with_next_word in breaks if with_next_word > narrowest}
     longer = sum(with_next_word > _LONG * longest for _, with_next_word in breaks)
     if not (WIDTHS[0] <= longest <= WIDTHS[1] and len(full) >= _LONG * longer):
-        return now
+        return text_now
 
     def joined(match: re.Match[str]) -> str:
         if match.start() not in full:
@@ -189,7 +190,7 @@ def _unwrap(now: Restored) -> Restored:
         # A word that was divided shows nothing but its hyphen: "well-known" at a break loses its own as well.
         return "" if match["hyphen"] else " "
 
-    return now.replaced("wrapped", _BREAK, joined)
+    return text_now.replaced("wrapped", _BREAK, joined)
 
 
 _TYPOGRAPHY = {
@@ -203,9 +204,9 @@ _TYPOGRAPHY = {
 _TYPOGRAPHIC = re.compile("|".join([r"^(?P<indent>[ \t]*)[•◦▪‣●][ \t]", *_TYPOGRAPHY]), re.MULTILINE)
 
 
-def _typography(now: Restored) -> Restored:
+def _typography(text_now: Restored) -> Restored:
     def plain(match: re.Match[str]) -> str:
         indent = match["indent"]
         return _TYPOGRAPHY[match[0]] if indent is None else f"{indent}- "
 
-    return now.replaced("typography", _TYPOGRAPHIC, plain)
+    return text_now.replaced("typography", _TYPOGRAPHIC, plain)

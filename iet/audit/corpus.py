@@ -12,43 +12,43 @@ from iet.errors import InputError
 from iet.marks.files import HIDDEN, take_hidden, walk
 
 CORPUS_ENDS = (".txt", ".md", ".rst", ".jsonl")
-"""Of the names of files that `read_corpus` reads in a folder."""
+"""Endings of the file names that `read_corpus` reads in a folder."""
 
 
 def corpus_files(path: pathlib.Path) -> tuple[list[pathlib.Path], dict[str, int]]:
-    """Return the files of a corpus that `read_corpus` reads, and how many it does not, by the ends of names.
+    """Return the files that `read_corpus` reads, and the number of other files by the endings of their names.
 
-    Hidden ones of a folder, and those in hidden folders, are not read and count as "hidden".
+    Hidden files, and files in hidden folders, are not read and count as "hidden".
 
     Raises:
         InputError: there is nothing to read.
         OSError: a folder cannot be read.
     """
     if not path.exists():
-        raise InputError(f"corpus: got {path}, which is not there; expected a folder or a file")
+        raise InputError(f"corpus: got {path}, which does not exist; expected a folder or a file")
     if path.is_file():
         return [path], {}
-    files, others = list[pathlib.Path](), collections.Counter[str]()
+    files, other_counts = list[pathlib.Path](), collections.Counter[str]()
     for folder, folders, names in walk(path):
-        others.update(take_hidden(folder, folders, names))
+        other_counts.update(take_hidden(folder, folders, names))
         for file in map(pathlib.Path(folder).joinpath, names):
             if file.suffix.lower() in CORPUS_ENDS and file.is_file():
                 files.append(file)
             else:
-                others[file.suffix] += 1
+                other_counts[file.suffix] += 1
     if not files:
-        hidden = f" ({HIDDEN} {others[HIDDEN]})" if others[HIDDEN] else ""
+        hidden = f" ({HIDDEN} {other_counts[HIDDEN]})" if other_counts[HIDDEN] else ""
         ends = ", ".join(CORPUS_ENDS)
         raise InputError(f"corpus: got {path}{hidden}, expected files that end in one of {ends}")
-    return sorted(files), dict(others)
+    return sorted(files), dict(other_counts)
 
 
 def read_corpus(path: pathlib.Path) -> Iterator[str]:
     """Yield the texts of a corpus: a folder's files, the "text" of each line of a `.jsonl`, or one file.
 
     Args:
-        path: a file, or a folder, of which the files below it that end in .txt, .md, .rst or .jsonl are read,
-            in the order of their names.
+        path: a file, or a folder: all files below it that end in .txt, .md, .rst or .jsonl are read in the
+            order of their names.
 
     Raises:
         InputError: there is nothing to read, a file is not UTF-8, or a line has no text; names file and line.
@@ -62,7 +62,7 @@ def read_corpus(path: pathlib.Path) -> Iterator[str]:
             if content.strip():
                 yield content
             continue
-        for number, line in enumerate(content.split("\n"), 1):  # U+2028 may stand inside a JSON string
+        for number, line in enumerate(content.split("\n"), 1):  # U+2028 is legal inside a JSON string
             if line.strip():
                 yield _text_of(line, file, number)
 

@@ -56,14 +56,14 @@ def boundary_columns(
     """
     count = len(spans.starts)
     intervals = np.array(boundary_intervals(posterior, columns_of_agents), np.int64).reshape(-1, 2)
-    left, right = alignment.place(intervals[:-1], end), alignment.place(intervals[1:], end)
-    left = np.where(np.append(False, chosen)[:count, None], left, extents[:, :1])
-    right = np.where(np.append(chosen, False)[:count, None], right, extents[:, 1:])
+    start_bounds, end_bounds = alignment.place(intervals[:-1], end), alignment.place(intervals[1:], end)
+    start_bounds = np.where(np.append(False, chosen)[:count, None], start_bounds, extents[:, :1])
+    end_bounds = np.where(np.append(chosen, False)[:count, None], end_bounds, extents[:, 1:])
     return {
-        "start_low": left[:, 0],
-        "start_high": left[:, 1],
-        "end_low": right[:, 0],
-        "end_high": right[:, 1],
+        "start_low": start_bounds[:, 0],
+        "start_high": start_bounds[:, 1],
+        "end_low": end_bounds[:, 0],
+        "end_high": end_bounds[:, 1],
     }
 
 
@@ -73,8 +73,11 @@ def published_shares(alignment: TokenAlignment, spans: Spans) -> Float64s:
     for batch, cells in zip(alignment.batches, alignment.cells, strict=True):
         seen = np.zeros(len(batch), np.bool_) if batch.published is None else batch.published
         for mask, total in ((seen, published), (seen | batch.scored, all_of)):
-            before = np.append(0, np.cumsum(mask))
-            total += before[np.searchsorted(cells, spans.ends)] - before[np.searchsorted(cells, spans.starts)]
+            cumulative = np.append(0, np.cumsum(mask))
+            total += (
+                cumulative[np.searchsorted(cells, spans.ends)]
+                - cumulative[np.searchsorted(cells, spans.starts)]
+            )
     return np.where(all_of > 0, published / np.maximum(1, all_of), np.nan)
 
 
@@ -108,14 +111,14 @@ def details_of(
     turns = _turns(columns_of_agents, attributed, inside & (not read.pieces_given))
     observed = transitions(turns, scores, **sizes)
     starts = [transition.start for transition in observed.observed]
-    places = alignment.place(np.array(starts, np.int64), end=0).tolist()
+    positions = alignment.place(np.array(starts, np.int64), end=0).tolist()
     has_tokens, model = alignment.has_tokens, read.matrices[0].log_ratios
     decided = np.where(attributed, guesses, -1).astype(np.int32)
     has_posterior = has_tokens and posterior is not None
     return {
         "seam_share": None if text is None else _seam_share(plan, alignment, spans, guesses, text, chosen),
         "transitions": observed.rename({i: names[agent] for i, agent in enumerate(owners.tolist())}).moved(
-            dict(zip(starts, places, strict=True))
+            dict(zip(starts, positions, strict=True))
         ),
         "labels": alignment.among_all(np.repeat(decided, spans.ends - spans.starts), LEFT_OUT)
         if has_tokens

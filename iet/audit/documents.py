@@ -1,4 +1,4 @@
-"""The text of a file, told by its content: what is neither text nor a document is refused, with a way out."""
+"""Read the text of a file by its content; refuse other files with advice."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def text_of(data: bytes, encoding: str | None = None, *, name: str = "FILE") -> 
             or a document (`iet.audit.formats`) that is damaged, or that nothing is installed to read; or it
             holds secret keys (`iet.marks.files.kind_of_keys`).
 
-    Source code, Markdown and the like are text, and are read as they stand; so is everything where an
-    `encoding` is given.
+    Source code, Markdown and similar files are text and are read unchanged. With an `encoding`, every file
+    is.
     """
     _refuse_keys(data)
     text = _decoded(data, encoding, name)
@@ -85,7 +85,7 @@ def _decoded(data: bytes, encoding: str | None, name: str) -> str:
         try:
             return formats.read(data, end)
         except BackendUnavailable as error:
-            convert = next((how for start, _, how in _FORMATS if data.startswith(start)), _PLAIN)
+            convert = next((command for start, _, command in _FORMATS if data.startswith(start)), _PLAIN)
             kind = next((kind for start, kind, _ in _FORMATS if data.startswith(start)), f"a {end} file")
             raise InputError(
                 f"got {kind}, expected text; convert it: {convert.format(file=file)} ({error})"

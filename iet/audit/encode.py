@@ -141,10 +141,10 @@ class TokenBatch:
     def scores(self, keys: Keys) -> Float32s:
         """Return x [N, K] (or [R, K]) under some keys, float32; 0 for tokens without a score."""
         if len(self.ends) > 1:
-            each = keys.scores_of(Texts(self.ids, self.starts, self.ends), 0)
+            scores_of_all = keys.scores_of(Texts(self.ids, self.starts, self.ends), 0)
         else:
-            each = score_tokens(self.ids, keys)
-        scores: Float32s = each.astype(np.float32, copy=False)
+            scores_of_all = score_tokens(self.ids, keys)
+        scores: Float32s = scores_of_all.astype(np.float32, copy=False)
         if self.read_indices is not None:
             scores = scores[self.read_indices]
         if self.read_indices is not None or self.published is not None:

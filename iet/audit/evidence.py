@@ -1,4 +1,4 @@
-"""How surprising scores would be without a mark: of a key, of a segment, of many. The paper has no null."""
+"""P-values of scores under the null law: of a key, of a segment, of many. The paper has no null law."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def segment_log_p(
         pairs: int64 [T], number of the (context, token) pair, 0 to T - 1, -1 where not scored. A pair counts
             once.
         starts, ends: int64 [S], the segments: tokens `[start, end)`.
-        columns: int64 [S], the column of `scores` under which each segment is tested.
+        columns: int64 [S], the column of `scores` that each segment is tested with.
         family: of the profile.
         keys: K, number of keys to choose from.
-        texts: int64 [S] and [S], where the text of each segment starts, and its length T, if `scores` and
+        texts: int64 [S] and [S], the start of each segment's text and its length T, if `scores` and
             `pairs` are those of several texts; `starts` and `ends` are counted in each text. No pair has the
             number of one of another text. None: all segments are of one text.
 
@@ -74,9 +74,9 @@ def segment_log_p(
     totals, counts = np.zeros(len(lows)), np.zeros(len(lows), np.int64)
     seen = np.full(len(pairs), -1, np.int32)  # the last segment that a pair was counted in
     loops.distinct(scores, pairs, lows + firsts, highs + firsts, columns, seen, totals, counts)
-    cells, places = np.where(grid == 1, 15, 9), lengths // grid + 1
+    cells, starts_possible = np.where(grid == 1, 15, 9), lengths // grid + 1
     grids = np.maximum(1, np.frexp((lengths // 8).astype(np.float64))[1])  # the bits of T/8
-    choices = cells * places * grids * float(keys)
+    choices = cells * starts_possible * grids * float(keys)
     corrected: Floats = np.minimum(0.0, log_tails(totals, counts, family) + np.log(choices))
     return corrected
 
@@ -119,7 +119,7 @@ def activity_log_p(log_ratios: Floats, count: int | Integers, family: Family) ->
     number alone; it is tabulated (`benchmarks/accuracy/activity_null.py`) and interpolated in log n, from
     n = 131,072 on with the table's last row. Beyond the table it falls by e^-1 for each unit, as it nearly
     does inside. Where p is above e^-1, and for n below 128, it is not smooth enough in n, and the higher of
-    the neighbouring rows is taken; likewise the higher entry in log Λ where p is above e^-1. This is Markov's
+    the neighbouring rows is taken, as is the higher entry in log Λ if p is above e^-1. This is Markov's
     bound 1/Λ for texts shorter than the table (n < 32) and for families of `sum_family`, whose laws differ
     by their parameters. A key by itself: `holm` corrects for their number.
 
@@ -136,10 +136,10 @@ def activity_log_p(log_ratios: Floats, count: int | Integers, family: Family) ->
         return np.where(none, 0.0, -np.maximum(0.0, log_ratios))
     levels, counts, table = _activity_null(family.name)
     ratios = np.ascontiguousarray(log_ratios, np.float64).reshape(-1, np.shape(log_ratios)[-1])
-    each = np.asarray(count, np.int64).reshape(-1)
-    log_p = np.where(each[:, None] == 0, 0.0, -np.maximum(0.0, ratios))
-    long = each >= counts[0]
-    log_p[long] = _from_table(ratios[long], each[long], levels, counts, table)
+    corrected_pairs = np.asarray(count, np.int64).reshape(-1)
+    log_p = np.where(corrected_pairs[:, None] == 0, 0.0, -np.maximum(0.0, ratios))
+    long = corrected_pairs >= counts[0]
+    log_p[long] = _from_table(ratios[long], corrected_pairs[long], levels, counts, table)
     return log_p.reshape(np.shape(log_ratios))
 
 
@@ -155,8 +155,8 @@ def _from_table(ratios: Floats, texts: Integers, levels: Floats, counts: Floats,
     at = np.searchsorted(levels, ratios, "right") - 1
     values = np.where(at >= 0, np.take_along_axis(rows, np.maximum(at, 0), axis=1), 0.0)
     cell = np.clip(at, 0, len(levels) - 2)
-    left, right = (np.take_along_axis(rows, cell + i, axis=1) for i in (0, 1))
-    slope = (right - left) / (levels[cell + 1] - levels[cell])
+    remaining, right = (np.take_along_axis(rows, cell + i, axis=1) for i in (0, 1))
+    slope = (right - remaining) / (levels[cell + 1] - levels[cell])
     inside = (at < len(levels) - 1) & (values <= -1)
     values = np.where(inside, values + slope * (ratios - levels[cell]), values)
     return np.asarray(np.minimum(0.0, values - np.maximum(0.0, ratios - levels[-1])))
@@ -172,7 +172,7 @@ def _activity_null(family: str) -> tuple[Floats, Floats, Floats]:
 
 
 def decoy_log_p(log_ratios: Floats, decoys: Floats) -> Floats:
-    """Return the log p-value of each key's log Λ by its rank among decoys: keys that nobody holds.
+    """Return the log p-value of each key's log Λ by its rank among decoys, which are keys of no agent.
 
         p = (1 + number of decoys with at least this log Λ) / (1 + M)
 
@@ -196,8 +196,8 @@ def sidak_min_p(log_p: Floats, owners: Integers) -> Floats:
         p'_a = 1 - (1 - min p)^k,  over the k keys of agent a
 
     Unused keys are independent of each other, so this is exact: an agent that had no part in the text comes
-    out at α or below with the chance α. Of two keys one of which speaks in the text, the mean of the
-    likelihood ratios is half of that one's; here likewise k keys cost log k nats, and no more.
+    out at α or below with probability α. k keys cost log k nats, as they do in the mean of their likelihood
+    ratios.
 
     Args:
         log_p: natural logarithms [K], or [D, K] of several texts.
@@ -237,15 +237,15 @@ def session_log_p(log_p: Floats, owners: Numbers, sessions: Numbers, agents: int
     lowest = np.minimum.reduceat(log_p, firsts, axis=-1)
     counts = np.unique(owners, return_inverse=True, return_counts=True)
     corrected = np.zeros(log_p.shape)
-    each = _of_lowest(lowest, counts[2][counts[1][firsts]])
-    corrected[:, firsts] = np.minimum(0.0, np.where(lowest < 0, each + math.log(agents), 0.0))
+    corrected_pairs = _of_lowest(lowest, counts[2][counts[1][firsts]])
+    corrected[:, firsts] = np.minimum(0.0, np.where(lowest < 0, corrected_pairs + math.log(agents), 0.0))
     return corrected
 
 
 def _of_lowest(log_p: Floats, count: Integers) -> Floats:
     """Return log(1 - (1 - p)^k): how often the lowest of k independent p-values is at most p."""
     small = np.minimum(log_p, -1e-300)
-    # k·p where p is too small to be seen beside 1.
+    # k·p if p is too small for 1 - p to differ from 1.
     with np.errstate(divide="ignore"):
         exact = np.log(-np.expm1(count * np.log1p(-np.exp(small))))
     return np.asarray(np.minimum(0.0, np.where(small < -30, small + np.log(count), exact)))
@@ -271,8 +271,8 @@ def holm(log_p: Floats) -> Floats:
     """
     values = np.asarray(log_p, np.float64)
     order = np.argsort(values, axis=-1, kind="stable")
-    left = np.arange(values.shape[-1], 0, -1)
-    stepped = _of_lowest(np.take_along_axis(values, order, -1), left)
+    remaining = np.arange(values.shape[-1], 0, -1)
+    stepped = _of_lowest(np.take_along_axis(values, order, -1), remaining)
     corrected = np.empty(values.shape)
     np.put_along_axis(corrected, order, np.maximum.accumulate(stepped, axis=-1), -1)
     return corrected

@@ -1,15 +1,15 @@
-"""Say what an audit is to be expected to find, from figures that were measured (`iet calibrate --plan`).
+"""Predict the accuracy of an audit from measured figures (`iet calibrate --plan`).
 
-What can be read off a turn is its evidence, tokens times information per token, and texts of two models, two
-families, three temperatures and four lengths of turns lie near one curve of it for each family
+The accuracy depends on the evidence of a turn, tokens times information per token. Texts of two models, two
+families, three temperatures and four turn lengths lie near one curve for each family
 (`benchmarks/results/curve.md`). `expected.json` holds these curves, made by `benchmarks.accuracy.curve`:
 
-    l = Σ n_i² / Σ n_i            the tokens of the turn that a token stands in, turns of n_i tokens
+    l = Σ n_i² / Σ n_i            mean length of the turn of a token, for turns of n_i tokens
     x = l · I(family, H)          nats of evidence a turn; I: KL of marked from unmarked scores, simulated
     figure = curve(family, agents, x)
 
 Curves are the measured figures made monotone, linear in log x between the points, and linear in the number of
-agents between those measured. Nothing is said outside of what was measured.
+agents between those measured. Outside the measured range there is no prediction.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class Entropy:
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """What the decoder "posterior" is to be expected to find under one family.
+    """The expected accuracy of the decoder "posterior" under one family.
 
     Attributes:
         family: "fourier" (κ = 0.8) or "gumbel".
         nats: of evidence a turn.
         token_accuracy: share of tokens that get their agent in forced choice: (expected, low, high); None
             outside of what was measured.
-        iou: mean intersection over union of the agents, likewise.
+        iou: mean intersection over union of the agents, in the same form.
         coverage: share of tokens that are attributed at level 0.01 where text may stay unattributed.
         outside: what of the question lies outside of what was measured, in words; empty where nothing does.
     """
@@ -106,9 +106,9 @@ def plan(
     Deterministic. Microseconds: nothing is simulated.
     """
     table = _table()
-    given = list(table["errors"]) if families is None else list(dict.fromkeys(families))
-    unknown = [family for family in given if family not in table["errors"]]
-    if unknown or not given:
+    names = list(table["errors"]) if families is None else list(dict.fromkeys(families))
+    unknown = [family for family in names if family not in table["errors"]]
+    if unknown or not names:
         raise InputError(f"families: got {families!r}, expected some of {list(table['errors'])}")
     check_number("agents", agents, 2)
     if isinstance(entropy, Entropy):
@@ -124,18 +124,18 @@ def plan(
     if not lengths:
         raise InputError("turn_tokens: got none, expected the tokens of at least one turn")
     length = sum(tokens * tokens for tokens in lengths) / sum(lengths)
-    rows = [_expected(table, family, nats, agents, length) for family in given]
+    rows = [_expected(table, family, nats, agents, length) for family in names]
     return sorted(rows, key=lambda row: -(row.token_accuracy or (-1.0,))[0])
 
 
 def advice(rows: Sequence[Expected]) -> str:
     """Say which family to take, from rows of `plan`."""
-    known = [row for row in rows if row.token_accuracy is not None]
+    measured_rows = [row for row in rows if row.token_accuracy is not None]
     if len(rows) < 2:
         return "One family was asked for: nothing is compared."
-    if len(known) < len(rows):
+    if len(measured_rows) < len(rows):
         return "No advice: not every family lies inside of what was measured."
-    (first, second), note = known[:2], " (it takes sampling: for greedy decoding take fourier)"
+    (first, second), note = measured_rows[:2], " (it takes sampling: for greedy decoding take fourier)"
     if first.token_accuracy is None or second.token_accuracy is None:
         return ""
     lead = first.token_accuracy[0] - second.token_accuracy[0]
@@ -156,8 +156,8 @@ def plan_table(rows: Sequence[Expected]) -> str:
         "|" + " --- |" * (2 + len(FIGURES)),
     ]
     for row in rows:
-        found = [getattr(row, name) for name in FIGURES]
-        cells = ["not measured" if x is None else f"{x[0]:.2f} ({x[1]:.2f} to {x[2]:.2f})" for x in found]
+        predicted = [getattr(row, name) for name in FIGURES]
+        cells = ["not measured" if x is None else f"{x[0]:.2f} ({x[1]:.2f} to {x[2]:.2f})" for x in predicted]
         family = FAMILIES[row.family]
         name = family.name if family.chooses else f"{family.name}, κ {family.kappa:g}"
         lines.append(f"| {name} | {row.nats:.3g} | " + " | ".join(cells) + " |")
@@ -174,7 +174,7 @@ def entropy_of(log_probs: npt.ArrayLike) -> Entropy:
     """Return the mean nats per token of a sample of drawn tokens, by their log-probabilities.
 
     Args:
-        log_probs: natural logarithms of the probabilities with which tokens were drawn [N], N >= 200, after
+        log_probs: natural logarithms of the probabilities of the drawn tokens [N], N >= 200, after
             temperature and top-p: -log p is then H on average. (Raw logits of a temperature below 1 overstate
             it.)
 
@@ -192,7 +192,7 @@ def entropy_of(log_probs: npt.ArrayLike) -> Entropy:
 
 
 def sample_entropy(nats: Float64s) -> Entropy:
-    """Return the mean of nats per token [N] with its interval; raise InputError where they are too few."""
+    """Return the mean of nats per token [N] with its interval; raise InputError if they are too few."""
     if len(nats) < FEWEST_TOKENS:
         raise InputError(f"sample: got {len(nats)} tokens, expected at least {FEWEST_TOKENS}")
     if not np.isfinite(nats).all():
@@ -232,12 +232,12 @@ def entropies(model: Any, token_ids: npt.ArrayLike, temperature: float = 1.0) ->
     check_number("temperature", temperature, 0.01, 100, integer=False)
     import torch
 
-    def found() -> Iterator[Float64s]:
+    def predicted() -> Iterator[Float64s]:
         for _, rows in model.logits(token_ids, model.vocab_size):
             q = (rows.double() / temperature).softmax(-1)
             yield torch.special.entr(q).sum(-1).cpu().numpy()  # 0 of a token that cannot follow
 
-    return np.concatenate([np.empty(0), *found()])
+    return np.concatenate([np.empty(0), *predicted()])
 
 
 # ---------------------------------------------------------------- the curves
@@ -282,7 +282,7 @@ def _expected(
 ) -> Expected:
     outside = tuple(_outside(table, family, entropy, agents, length))
     nats = length * information(table, family, entropy[0])
-    found: dict[str, tuple[float, float, float] | None] = dict.fromkeys(FIGURES)
+    predicted: dict[str, tuple[float, float, float] | None] = dict.fromkeys(FIGURES)
     if not outside:
         lowest, highest = (length * information(table, family, h) for h in entropy[1:])
         for name in FIGURES:
@@ -290,8 +290,8 @@ def _expected(
             mean, low, high = (float("nan") if value is None else value for value in values)
             below, above = table["errors"][family][name]
             low, high = low + below * spread(low), high + above * spread(high)
-            found[name] = (mean, min(mean, max(0.0, low)), max(mean, min(1.0, high)))
-    return Expected(family, nats, **found, outside=outside)
+            predicted[name] = (mean, min(mean, max(0.0, low)), max(mean, min(1.0, high)))
+    return Expected(family, nats, **predicted, outside=outside)
 
 
 def _outside(
@@ -303,8 +303,8 @@ def _outside(
     if not counts[0] <= agents <= counts[-1]:
         yield f"{agents} agents (measured: {counts[0]} to {counts[-1]})"
     if not (points[0] <= min(entropy) and max(entropy) <= points[-1]):
-        shown = f"{entropy[0]:.3g}" if entropy[1] == entropy[2] else f"{entropy[1]:.3g} to {entropy[2]:.3g}"
-        yield f"{shown} nats per token (measured: {points[0]:.3g} to {points[-1]:.3g})"
+        text_of = f"{entropy[0]:.3g}" if entropy[1] == entropy[2] else f"{entropy[1]:.3g} to {entropy[2]:.3g}"
+        yield f"{text_of} nats per token (measured: {points[0]:.3g} to {points[-1]:.3g})"
     if not tokens[0] <= length <= tokens[1]:
         yield f"turns of {length:.0f} tokens (measured: {tokens[0]:g} to {tokens[1]:g})"
     reach = [length * information(table, family, h) for h in entropy]

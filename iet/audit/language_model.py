@@ -1,12 +1,12 @@
 """Read scores with a language model, which says how likely each token was: predictable ones weigh nothing.
 
-Not in the paper. Where the next token has the distribution q without a mark, a mark that adds κ·φ to the
+Not in the paper. If the next token has the distribution q without a mark, a mark that adds κ·φ to the
 logits makes it
 
     P(y | a) = q(y)·exp(κ·φ_a(y)) / Z(a),    Z(a) = Σ_v q(v)·exp(κ·φ_a(v))
 
-so the log-likelihood ratio of agent a against nobody is κ·x(a) - log Z(a). Without q a decoder takes the Z of
-a uniform q. Where one token is certain, Z(a) = exp(κ·x(a)), and its score is no evidence.
+so the log-likelihood ratio of agent a against no mark is κ·x(a) - log Z(a). Without q a decoder takes the Z
+of a uniform q. If one token is certain, Z(a) = exp(κ·x(a)), and its score is no evidence.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class LanguageModel:
 
         llr_t(a) = κ·x_t(a) - log Σ_v q_t(v)·exp(κ·φ_a(v))    (fourier; κ/T for placement "raw")
         llr_t(a) = -log q_t(y) + (1/q_t(y) - 1)·log u_t(a)    (gumbel, u = 1 - exp(-x): `gumbel_log_ratios`,
-                   where the noise of the other likely tokens counts as well: `choice_log_ratios`)
+                   and the noise of the other likely tokens counts as well: `choice_log_ratios`)
 
     The model reads nothing but the text: neither the prompts nor the sampler's settings. So it is trusted as
     far as it predicts this text: q is a mixture of
@@ -84,13 +84,13 @@ class LanguageModel:
     * the uniform distribution,
 
     with weights that maximise the text's likelihood, fitted apart for each length of the longest context that
-    stood earlier. A model that knows nothing of such text gets no weight.
+    occurred earlier. A model that predicts such text badly gets no weight.
 
     Args:
         model: a causal language model of transformers, or a path or id of one (then in float32 on the CPU),
             or "iet:demo", the one that ships with the package. Its tokenizer must be the profile's: token id
             v is column v of its logits.
-        temperature: of the sampler, where it is known; None fits it. Always 1 for logits that are final.
+        temperature: of the sampler if it is known; None fits it. Always 1 for logits that are final.
         window: tokens of one pass, at least 16; the model's own limit, if lower.
         stride: new tokens of one pass, 1 to window; each of them sees at least window - stride before it.
             None: three quarters of the window.
@@ -177,15 +177,15 @@ class LanguageModel:
                 expected=f"at least {keys.profile.vocab_size}, V of the profile",
             )
 
-    def describe(self, found: LogRatios) -> dict[str, Any]:
+    def describe(self, ratios: LogRatios) -> dict[str, Any]:
         """Return the report's entry about the model, in JSON types."""
         return {
             "name": self.name,
             "digest": self.digest,
-            "temperature": found.temperature,
+            "temperature": ratios.temperature,
             "temperature_fitted": self._temperature is None,
-            "share": found.share,
-            "nats": found.nats,
+            "share": ratios.share,
+            "nats": ratios.nats,
         }
 
     def log_ratios(
@@ -223,19 +223,19 @@ class LanguageModel:
         chances = np.full(len(ids), 1.0 / vocab_size)
         tilts = np.ones((len(ids), len(keys))) if not chooses else np.empty(0)
         choices = np.zeros((len(ids), len(keys), len(SPREADS)), np.float32) if chooses else None
-        for some in itertools.chain(first, predictions):
-            here = slice(some.start, some.start + len(some.chosen))
-            chances[here] = np.exp(some.chosen / temperature - some.log_sums[:, column])
-            q = np.exp(some.logits / temperature - some.log_sums[:, column, None])
+        for prediction in itertools.chain(first, predictions):
+            here = slice(prediction.start, prediction.start + len(prediction.chosen))
+            chances[here] = np.exp(prediction.chosen / temperature - prediction.log_sums[:, column])
+            q = np.exp(prediction.logits / temperature - prediction.log_sums[:, column, None])
             if choices is None:
-                tilts[here] = _tilts(ids, here, some.tokens, q, keys, kappa, at_chance)
+                tilts[here] = _tilts(ids, here, prediction.tokens, q, keys, kappa, at_chance)
             else:
-                choices[here] = _choices(ids, here, some.tokens, q, keys, scores[here], chances[here])
+                choices[here] = _choices(ids, here, prediction.tokens, q, keys, scores[here], chances[here])
         orders = range(scheme.n_gram - 1, min(scheme.n_gram - 1 + ORDERS, MAX_CONTEXT + 1))
         echoes = [Echo.of(ids, context) for context in orders]
-        given = np.stack([chances, np.full(len(ids), 1.0 / vocab_size), *(e.hits for e in echoes)])
-        weights = mixture_weights(given, np.sum([e.seen for e in echoes], axis=0), scored)
-        q = (weights * given).sum(axis=0)
+        predicted = np.stack([chances, np.full(len(ids), 1.0 / vocab_size), *(e.hits for e in echoes)])
+        weights = mixture_weights(predicted, np.sum([e.seen for e in echoes], axis=0), scored)
+        q = (weights * predicted).sum(axis=0)
         if chooses:
             values = gumbel_log_ratios(scores, q, scored, choices)
         else:
@@ -259,8 +259,8 @@ class LanguageModel:
 
         def fit(i: int) -> tuple[float, float]:
             t, likelihood = self._temperatures[i], 0.0
-            for some in predictions:
-                q = np.exp(some.chosen / t - some.log_sums[:, i])
+            for prediction in predictions:
+                q = np.exp(prediction.chosen / t - prediction.log_sums[:, i])
                 likelihood += float(np.log(0.9 * q + 0.1 / vocab_size).sum())
             return likelihood, -abs(t - 1.0)  # the nearest to 1 of equal ones, which a text of one token has
 
@@ -281,22 +281,22 @@ class LanguageModel:
         if len(ids) < 2:
             return
         torch = _torch()
-        known = torch.from_numpy(np.where((ids >= 0) & (ids < self.vocab_size), ids, 0))
-        known = known.to(self._model.device)
+        known_ids = torch.from_numpy(np.where((ids >= 0) & (ids < self.vocab_size), ids, 0))
+        known_ids = known_ids.to(self._model.device)
         begin = getattr(self._config, "bos_token_id", None)
         lead = [begin] if isinstance(begin, int) else []
         size = min(self._window, len(ids))
         starts = [*range(0, len(ids) - size, self._stride), len(ids) - size]
         news = [1, *(start + size for start in starts[:-1])]  # the first token that each window predicts
         for low in range(0, len(starts), self._batch):
-            some = slice(low, low + self._batch)
-            rows = torch.stack([known[start : start + size] for start in starts[some]])
+            batch = slice(low, low + self._batch)
+            rows = torch.stack([known_ids[start : start + size] for start in starts[batch]])
             if lead:
                 rows = torch.cat([rows.new_tensor([lead] * len(rows)), rows], dim=1)
             # Leave out the last row, which predicts the token after the window.
-            asked = [start + size - new for start, new in zip(starts[some], news[some], strict=True)]
-            logits = self._forward(rows, max(asked) + 1)[..., :vocab_size]
-            for row, new, count in zip(logits, news[some], asked, strict=True):
+            queried = [start + size - new for start, new in zip(starts[batch], news[batch], strict=True)]
+            logits = self._forward(rows, max(queried) + 1)[..., :vocab_size]
+            for row, new, count in zip(logits, news[batch], queried, strict=True):
                 yield new, row[-1 - count : -1]
 
     def _forward(self, rows: Any, last: int) -> Any:
@@ -343,27 +343,27 @@ class _Predictions(NamedTuple):
     tokens: Int64s  # [R, top], the likeliest
     logits: Float64s  # [R, top], their logits; here and below the highest logit is subtracted
     log_sums: Float64s  # [R, temperatures], log Σ exp(logits / T) over all tokens
-    chosen: Float64s  # [R], the logit of the token that stands in the text
+    chosen: Float64s  # [R], the logit of the token in the text
 
 
 def _take(predictions: Iterator[_Predictions], tokens: int) -> Iterator[_Predictions]:
     while tokens > 0:
-        some = next(predictions, None)
-        if some is None:
+        prediction = next(predictions, None)
+        if prediction is None:
             return
-        tokens -= len(some.chosen)
-        yield some
+        tokens -= len(prediction.chosen)
+        yield prediction
 
 
 def _tilts(
     ids: Int64s, here: slice, tokens: Int64s, q: Float64s, keys: KeyTable, kappa: float, at_chance: float
 ) -> Float64s:
     """Return Z(a) [R, K]: Σ q(v)·exp(κ·φ_a(v)) over the tokens given, and `at_chance` for the rest of q."""
-    rest = (1.0 - q.sum(axis=1)).clip(0.0)
+    remainder = (1.0 - q.sum(axis=1)).clip(0.0)
     tilts = np.ones((len(q), len(keys)))
     for rows, phi in _scores_of(ids, here, tokens, keys):
         tilts[rows] = np.einsum("rv,rva->ra", q[rows], np.exp(np.float32(kappa) * phi))
-        tilts[rows] += at_chance * rest[rows, None]
+        tilts[rows] += at_chance * remainder[rows, None]
     return tilts
 
 
@@ -378,11 +378,11 @@ def _choices(
 ) -> Float32s:
     """Return `choice_log_ratios` [R, K, 3] among the tokens given, if one in ten were drawn at random."""
     at_random = 0.1 / keys.profile.vocab_size
-    log_q, own = np.log(0.9 * q + at_random), np.log(0.9 * chances + at_random)
+    log_q, own_scores = np.log(0.9 * q + at_random), np.log(0.9 * chances + at_random)
     log_q[tokens == ids[here, None]] = -np.inf
     choices = np.zeros((*scores.shape, len(SPREADS)), np.float32)
-    for rows, each in _scores_of(ids, here, tokens, keys):
-        choices[rows] = choice_log_ratios(log_q[rows], each, own[rows], scores[rows])
+    for rows, of_tokens in _scores_of(ids, here, tokens, keys):
+        choices[rows] = choice_log_ratios(log_q[rows], of_tokens, own_scores[rows], scores[rows])
     return choices
 
 
@@ -435,12 +435,12 @@ def no_progress_bars() -> Iterator[None]:
     import transformers
 
     bars: Any = transformers.utils.logging
-    shown = bars.is_progress_bar_enabled()
+    was_enabled = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if was_enabled:
             bars.enable_progress_bar()
 
 

@@ -1,4 +1,4 @@
-"""How good an attribution is (§ Evaluation Metrics). Labels are agents, -1 is nobody.
+"""Metrics of attributions (§ Evaluation Metrics). Labels are agents; -1 is unattributed.
 
 All are deterministic; time is linear in the size of the arguments (boundary_f1 sorts them).
 """
@@ -19,8 +19,8 @@ def token_accuracy(truth: npt.ArrayLike, found: npt.ArrayLike) -> float:
 
         TokenAcc = 1/T · Σ_t 1[ĝ(t) = g(t)]
 
-    A token of nobody (-1) counts like any other: it is right where it is found unattributed, and an agent's
-    token that is found unattributed is wrong. 1 for T = 0. In the paper every token has an agent.
+    A token with no agent (-1) is right if it is unattributed, and an agent's token that is unattributed is
+    wrong. 1 for T = 0. In the paper every token has an agent.
 
     Args:
         truth, found: [T] ints of at least -1.
@@ -40,8 +40,8 @@ def mean_iou(truth: npt.ArrayLike, found: npt.ArrayLike, n_agents: int | None = 
 
         IoU = 1/|𝒜| · Σ_a |T_a ∩ T̂_a| / |T_a ∪ T̂_a|
 
-    An agent in neither text has no union and is left out of 𝒜; one in only one of them counts 0. Nobody (-1)
-    is no agent. 1 if no agent is left. The paper then averages over logs.
+    An agent in neither text has no union and is left out of 𝒜; one in only one of them counts 0. The label
+    -1 is no agent. 1 if no agent is left. The paper then averages over logs.
 
     Args:
         truth, found: [T] ints of at least -1.
@@ -183,7 +183,7 @@ def token_labels(spans: Sequence[tuple[int, int, int]], char_ends: npt.ArrayLike
     """Return the label of every token from labelled characters: that of the token's last character.
 
     Args:
-        spans: (char_start, char_end, label) in order, not overlapping. What lies between two spans (a joiner)
+        spans: (char_start, char_end, label) in order, not overlapping. Text between two spans (a joiner)
             belongs to the second.
         char_ends: [T], where each token ends, as `Tokenizer.encode` returns it.
 
@@ -212,7 +212,7 @@ def _labels(truth: npt.ArrayLike, found: npt.ArrayLike) -> tuple[Int64s, Int64s]
         raise ShapeError("found", got=list(b.shape), expected=list(a.shape))
     lowest = min(a.min(initial=0), b.min(initial=0))
     if lowest < -1:
-        raise InputError(f"labels: got {lowest}, expected agents from 0, or -1 for nobody")
+        raise InputError(f"labels: got {lowest}, expected agents from 0, or -1 for unattributed")
     return a, b
 
 

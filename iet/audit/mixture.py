@@ -30,7 +30,7 @@ MAX_CONTEXT = 15  # of `number_pairs`
 class Echo(NamedTuple):
     """The text's prediction of itself: the tokens that followed the same ids earlier."""
 
-    seen: Bools  # [T], whether the ids before a token stood earlier in the text
+    seen: Bools  # [T], whether the ids before a token occurred earlier in the text
     hits: Float64s  # [T], share of this token among those that followed them
     order: Int64s  # [T], the tokens sorted so that those after equal ids are side by side
     first: Int64s  # [T], for each place in `order` the first place with the same ids
@@ -56,11 +56,11 @@ class Echo(NamedTuple):
         Args:
             factors: exp(κ·x) [T, K] of the text.
         """
-        before = np.cumsum(factors[self.order], axis=0) - factors[self.order]
-        before -= before[self.first]
-        before /= np.maximum(np.arange(len(self.order)) - self.first, 1)[:, None]
+        earlier_sums = np.cumsum(factors[self.order], axis=0) - factors[self.order]
+        earlier_sums -= earlier_sums[self.first]
+        earlier_sums /= np.maximum(np.arange(len(self.order)) - self.first, 1)[:, None]
         tilts = np.empty_like(factors)
-        tilts[self.order] = before
+        tilts[self.order] = earlier_sums
         tilts[~self.seen] = 1.0
         return tilts
 
@@ -68,9 +68,9 @@ class Echo(NamedTuple):
 def _groups(numbers: Int64s) -> tuple[Int64s, Int64s]:
     """Return the order with equal numbers side by side, and for each place in it where its group starts."""
     order = np.argsort(numbers, kind="stable")
-    places = np.arange(len(numbers))
+    counted_tokens = np.arange(len(numbers))
     new = np.append(True, np.diff(numbers[order]) != 0)[: len(numbers)]
-    return order, np.maximum.accumulate(np.where(new, places, 0))
+    return order, np.maximum.accumulate(np.where(new, counted_tokens, 0))
 
 
 def mixture_weights(
@@ -126,20 +126,20 @@ def choice_log_ratios(
         own_scores: [R, K].
 
     Returns:
-        llr [R, K, 3] float32. What of q is in no candidate competes as one of median noise. O(R·C·K).
+        llr [R, K, 3] float32. The rest of q competes as one token of median noise. O(R·C·K).
     """
-    rest = np.log((1 - np.exp(log_q).sum(axis=1) - np.exp(own_log_q)).clip(1e-9))
-    everything = np.concatenate([log_q, own_log_q[:, None], rest[:, None]], axis=1)
+    remainder = np.log((1 - np.exp(log_q).sum(axis=1) - np.exp(own_log_q)).clip(1e-9))
+    everything = np.concatenate([log_q, own_log_q[:, None], remainder[:, None]], axis=1)
     noise = np.empty((len(log_q), everything.shape[1], own_scores.shape[1]))
     noise[:, :-2], noise[:, -2], noise[:, -1] = _noise(scores), _noise(own_scores), _MEDIAN_NOISE
     noise += everything[:, :, None]
-    found = np.empty((*own_scores.shape, len(SPREADS)), np.float32)
+    ratios_by_spread = np.empty((*own_scores.shape, len(SPREADS)), np.float32)
     for i, spread in enumerate(SPREADS):
-        kept = noise[:, -2] / spread - np.logaddexp.reduce(noise / spread, axis=1)
+        log_numerator = noise[:, -2] / spread - np.logaddexp.reduce(noise / spread, axis=1)
         flatter = everything / np.sqrt(1 + spread * spread)
         mean = flatter[:, -2] - np.logaddexp.reduce(flatter, axis=1) + spread / 10
-        found[:, :, i] = kept - mean[:, None]
-    return found
+        ratios_by_spread[:, :, i] = log_numerator - mean[:, None]
+    return ratios_by_spread
 
 
 _MEDIAN_NOISE = float(-np.log(np.log(2)))
@@ -165,8 +165,8 @@ def gumbel_log_ratios(
 
     One f alone fails where q is too small: a token of q = 1e-3 whose true probability was 1/2 counts -1,000
     against its writer. The text shows how far to trust q, and each llr_s of `choice_log_ratios`: w and v are
-    fitted by expectation maximisation, on the assumption that each block of 64 tokens is one key's. w_0 takes
-    over in blocks that are nobody's.
+    fitted by expectation maximisation, on the assumption that each block of 64 tokens is one key's. w_0
+    dominates in unmarked blocks.
 
     Args:
         scores: s [T, K], at least 0.
@@ -179,19 +179,19 @@ def gumbel_log_ratios(
     Returns:
         float64 [T, K]; 0 where not counted. Deterministic, O(iterations·T·K).
     """
-    places = np.flatnonzero(counted)
+    counted_tokens = np.flatnonzero(counted)
     count = len(POWERS) + 1 + (0 if choices is None else choices.shape[2])
     weights = np.full(count, 1.0 / count)
-    first = places[:FITTED_TOKENS]
+    first = counted_tokens[:FITTED_TOKENS]
     edges = np.arange(0, len(first), _BLOCK)
     columns: Any = slice(None)
     if scores.shape[1] > _FITTED_KEYS and len(first):  # the keys that may have written a block
         highest = np.add.reduceat(scores[first], edges, axis=0).max(axis=0)
         columns = np.argsort(-highest, kind="stable")[:_FITTED_KEYS]
 
-    def parts_of(some: Int64s, keys: Any) -> Float64s:
-        logs = _log_densities(scores[some][:, keys], q[some])
-        return logs if choices is None else np.concatenate([logs, choices[some][:, keys]], axis=2)
+    def parts_of(tokens: Int64s, keys: Any) -> Float64s:
+        logs = _log_densities(scores[tokens][:, keys], q[tokens])
+        return logs if choices is None else np.concatenate([logs, choices[tokens][:, keys]], axis=2)
 
     logs = parts_of(first, columns)
     for _ in range(iterations if len(logs) else 0):
@@ -204,9 +204,9 @@ def gumbel_log_ratios(
         weights /= weights.sum()
     values = np.zeros(scores.shape)
     step = max(1, TILE // (scores.shape[1] * count))
-    for low in range(0, len(places), step):
-        some = places[low : low + step]
-        values[some] = np.logaddexp.reduce(parts_of(some, slice(None)) + np.log(weights), axis=2)
+    for low in range(0, len(counted_tokens), step):
+        tokens = counted_tokens[low : low + step]
+        values[tokens] = np.logaddexp.reduce(parts_of(tokens, slice(None)) + np.log(weights), axis=2)
     return values
 
 

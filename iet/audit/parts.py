@@ -62,8 +62,8 @@ class Parts:
         """Return bool [T]: which tokens, `[start, end)` [T, 2] and ascending, are read as a whole."""
         starts, ends = extents.T
         last = np.searchsorted(self.left_out[:, 0], np.maximum(ends, starts + 1)) - 1
-        before: Bools = (last < 0) | (np.append(self.left_out[:, 1], 0)[last] <= starts)
-        return before
+        is_read: Bools = (last < 0) | (np.append(self.left_out[:, 1], 0)[last] <= starts)
+        return is_read
 
     def whole(self, extents: Int64s) -> Bools:
         """Return bool [T]: which tokens, `[start, end)` [T, 2], no boundary cuts."""

@@ -1,4 +1,4 @@
-"""What to read with: keys, tokenizers, decoder and level, checked once and frozen."""
+"""The keys, tokenizers, decoder and level of an audit, checked once and frozen."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ Source = Registry | ForeignKeys
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ProfileReader:
-    """What reads in the tokens of one profile.
+    """The keys and the tokenizer of one profile.
 
     Attributes:
-        keys: of the agents who may have written the text.
-        decoys: keys that nobody holds, None without.
-        first: index of its first agent among those of the plan.
-        source, profile_id, tokenizer: where its tokenizer is opened from.
+        keys: those of the possible writers.
+        decoys: keys of no agent; None: p-values come from the null law.
+        first: index of its first agent among the plan's agents.
+        source, profile_id, tokenizer: the arguments of `open_tokenizer`.
     """
 
     keys: Keys
@@ -84,17 +84,16 @@ class ProfileReader:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """What an `Auditor` reads with: its options, and what they and the registry amount to.
+    """The options of an `Auditor` with the keys, readers and model that follow from them.
 
     Attributes:
         options: as given.
         readers: one for each profile.
-        names: of the agents of all profiles; an agent is its index here.
+        names: the agents of all profiles; an agent is an index into them.
         model: the language model, None without.
         registry_digest: of the keys that are read, whatever is added to a registry later.
-        published: what agents have published, None without.
-        num_readings: number of ways in which the text is read, of which this is one; evidence is corrected
-            for it.
+        published: index of the text that agents published; None: no index.
+        num_readings: number of readings of the text that are tried; evidence is corrected for it.
     """
 
     options: AuditOptions
@@ -144,26 +143,27 @@ class Plan:
 
     @property
     def sessions(self) -> tuple[str, ...]:
-        """Ids of the sessions whose keys are read beside the agents' own."""
+        """Ids of the sessions whose keys are read in addition to the agents' own."""
         return tuple(self.options.sessions or ())
 
     def _check(self) -> None:
         """Refuse what does not go together: now, not after the first text has been tokenized and scored."""
         options = self.options
         # The lowest p-value of one of A agents, with k keys, 1 - (1 - 1/(1 + M))^(k·A), must reach the level.
-        most = max(int(reader.keys_of_agents.max(initial=1)) for reader in self.readers)
+        most_keys = max(int(reader.keys_of_agents.max(initial=1)) for reader in self.readers)
         level = options.level / (MOST_WAYS if options.as_copied else 1)
-        lowest = -math.expm1(math.log1p(-level) / (self.agents * most))
+        lowest = -math.expm1(math.log1p(-level) / (self.agents * most_keys))
         needed = math.ceil(1 / max(lowest, sys.float_info.min)) - 1
         if 0 < options.decoys < needed and options.allow_unattributed:
-            who = f"{self.agents} keys" if most == 1 else f"{self.agents} agents of up to {most} keys"
+            several = f"{self.agents} agents of up to {most_keys} keys"
+            writers = f"{self.agents} keys" if most_keys == 1 else several
             if needed > MAX_DECOYS:
                 raise InputError(
-                    f"decoys: got {options.decoys}, expected 0: with {who} no p-value from the {MAX_DECOYS}"
-                    f" that there can be reaches level {options.level:g}"
+                    f"decoys: got {options.decoys}, expected 0: with {writers} no p-value from at most"
+                    f" {MAX_DECOYS} decoys reaches level {options.level:g}"
                 )
             raise InputError(
-                f"decoys: got {options.decoys}, expected at least {needed}: with {who}"
+                f"decoys: got {options.decoys}, expected at least {needed}: with {writers}"
                 f" no p-value from fewer reaches level {options.level:g}"
             )
         ids = [reader.keys.profile.id for reader in self.readers]
@@ -266,9 +266,9 @@ class Plan:
         """
         ids = check_token_ids(token_ids)
         if len({profile.tokenizer_digest for profile in self.profiles}) > 1:
-            known = [profile.id for profile in self.profiles]
+            known_ids = [profile.id for profile in self.profiles]
             raise InputError(
-                f"token_ids: of which profile? Got no profile, expected Auditor(profile=) of {known}"
+                f"token_ids: of which profile? Got no profile, expected Auditor(profile=) of {known_ids}"
             )
         return self._with_published(None, (Encoding(ids),) * len(self.readers))
 
@@ -281,8 +281,8 @@ class Plan:
         """
         tokenizers = [reader.opened for reader in self.readers]
         encodings = {t.digest: t.encode_batch(texts) for t in {t.digest: t for t in tokenizers}.values()}
-        each = zip(*(encodings[t.digest] for t in tokenizers), strict=True)
-        return [self._with_published(text, found) for text, found in zip(texts, each, strict=True)]
+        encoding = zip(*(encodings[t.digest] for t in tokenizers), strict=True)
+        return [self._with_published(text, encoded) for text, encoded in zip(texts, encoding, strict=True)]
 
     def encode_copied(self, text: str) -> list[tuple[Restored, tuple[Encoding, ...]]]:
         """Return a text as it may have been before it was copied, each way in the tokens of every profile.
@@ -294,10 +294,10 @@ class Plan:
         if not isinstance(text, str):
             raise InputError(f"text: got {type(text).__name__}, expected str")
         ways = restored(text)
-        each = self.encode([way.text for way in ways])
+        encoding = self.encode([way.text for way in ways])
         return [
-            (way, tuple(encoding.moved(way.places) for encoding in found))
-            for way, found in zip(ways, each, strict=True)
+            (way, tuple(encoding.moved(way.places) for encoding in encoded))
+            for way, encoded in zip(ways, encoding, strict=True)
         ]
 
     def _with_published(self, text: str | None, encodings: tuple[Encoding, ...]) -> tuple[Encoding, ...]:
@@ -305,8 +305,10 @@ class Plan:
         if self.published is None:
             return encodings
         return tuple(
-            dataclasses.replace(each, published=self.published.seen(each.token_ids, reader.keys, text))
-            for each, reader in zip(encodings, self.readers, strict=True)
+            dataclasses.replace(
+                encoding, published=self.published.seen(encoding.token_ids, reader.keys, text)
+            )
+            for encoding, reader in zip(encodings, self.readers, strict=True)
         )
 
 
@@ -328,24 +330,24 @@ def _check_sources(sources: Sequence[Source], profile: str | None) -> None:
 
 
 def _index(
-    sources: Sequence[Source], given: PublishedIndex | str | os.PathLike[str] | None
+    sources: Sequence[Source], index_given: PublishedIndex | str | os.PathLike[str] | None
 ) -> PublishedIndex | None:
     """Return the index of what was published, opened with the registry whose key it was made under."""
-    if given is None or isinstance(given, PublishedIndex):
-        return given
-    if not isinstance(given, (str, os.PathLike)):
+    if index_given is None or isinstance(index_given, PublishedIndex):
+        return index_given
+    if not isinstance(index_given, (str, os.PathLike)):
         raise InputError(
-            f"published: got {type(given).__name__}, expected iet.PublishedIndex, or the path of one"
+            f"published: got {type(index_given).__name__}, expected iet.PublishedIndex, or the path of one"
         )
     registries = [source for source in sources if isinstance(source, Registry)]
     if not registries:
         raise InputError("published: got an index, but keys of other schemes alone have none")
     for registry in registries[:-1]:
         try:
-            return PublishedIndex(given, registry)
+            return PublishedIndex(index_given, registry)
         except RegistryError:
             continue
-    return PublishedIndex(given, registries[-1])
+    return PublishedIndex(index_given, registries[-1])
 
 
 def _names(source: Source) -> tuple[str, ...]:
@@ -353,61 +355,69 @@ def _names(source: Source) -> tuple[str, ...]:
 
 
 def _readers(sources: Sequence[Source], options: AuditOptions) -> tuple[ProfileReader, ...]:
-    known, sessions = options.known_agents, tuple(options.sessions or ())
-    places = [(source, id) for source in sources for id in _profiles(source, options.profile, known)]
+    known_ids, sessions = options.known_agents, tuple(options.sessions or ())
+    profiles_of = [(source, id) for source in sources for id in _profiles(source, options.profile, known_ids)]
     readers, first = list[ProfileReader](), 0
-    for (source, id), opened_from in zip(places, _tokenizers(options.tokenizer, places), strict=True):
-        own = source.scoring_keys(id)
-        keys: Keys = source.session_keys(sessions, id) if isinstance(source, Registry) and sessions else own
-        nobodys = keys.decoys(options.decoys) if isinstance(keys, KeyTable) and options.decoys else None
-        if known is not None:
+    for (source, id), opened_from in zip(
+        profiles_of, _tokenizers(options.tokenizer, profiles_of), strict=True
+    ):
+        own_options = source.scoring_keys(id)
+        keys: Keys = (
+            source.session_keys(sessions, id) if isinstance(source, Registry) and sessions else own_options
+        )
+        no_keys = keys.decoys(options.decoys) if isinstance(keys, KeyTable) and options.decoys else None
+        if known_ids is not None:
             names = keys.names
-            held = [names[owner] in known for owner in keys.owners.tolist()]
-            keys = keys.subset(np.flatnonzero(held))
+            holder = [names[owner] in known_ids for owner in keys.owners.tolist()]
+            keys = keys.subset(np.flatnonzero(holder))
         _refuse_few_values(keys)
-        readers.append(ProfileReader(keys, nobodys, first, source, id, opened_from))
+        readers.append(ProfileReader(keys, no_keys, first, source, id, opened_from))
         first += len(keys.names)
     return tuple(readers)
 
 
-def _profiles(source: Source, profile: str | None, known: Sequence[str] | None) -> list[str | None]:
+def _profiles(source: Source, profile: str | None, known_ids: Sequence[str] | None) -> list[str | None]:
     """Return the ids of the profiles to read: the one that is named, or all that have (known) agents."""
     if not isinstance(source, Registry):
-        reads = known is None or not {*source.names}.isdisjoint(known)
+        reads = known_ids is None or not {*source.names}.isdisjoint(known_ids)
         return [profile] if reads else []
     if profile is None:
         names = {id: source.names(id) for id in source.profiles}
-        return [id for id in names if names[id] and (known is None or not {*names[id]}.isdisjoint(known))]
-    if known is not None and source.names(profile) and {*source.names(profile)}.isdisjoint(known):
+        return [
+            id for id in names if names[id] and (known_ids is None or not {*names[id]}.isdisjoint(known_ids))
+        ]
+    if known_ids is not None and source.names(profile) and {*source.names(profile)}.isdisjoint(known_ids):
         raise InputError(
-            f"known_agents: got {list(known)}, expected some of profile {profile}:"
+            f"known_agents: got {list(known_ids)}, expected some of profile {profile}:"
             f" {list(source.names(profile))}"
         )
     return [profile]
 
 
-def _tokenizers(tokenizer: Any, places: Sequence[tuple[Source, str | None]]) -> list[Any]:
+def _tokenizers(tokenizer: Any, profiles_of: Sequence[tuple[Source, str | None]]) -> list[Any]:
     """Return what each profile's tokenizer is opened from."""
-    ids = [id or source.scoring_keys(id).profile.id for source, id in places]
-    if isinstance(tokenizer, Mapping) and any(isinstance(source, Registry) for source, _ in places):
-        known = {id for source, _ in places if isinstance(source, Registry) for id in source.profiles}
+    ids = [id or source.scoring_keys(id).profile.id for source, id in profiles_of]
+    if isinstance(tokenizer, Mapping) and any(isinstance(source, Registry) for source, _ in profiles_of):
+        known_ids = {
+            id for source, _ in profiles_of if isinstance(source, Registry) for id in source.profiles
+        }
         for id in tokenizer:
-            if id not in known and id not in ids:
-                places[0][0].scoring_keys(id)  # raises, and names what is there
+            if id not in known_ids and id not in ids:
+                profiles_of[0][0].scoring_keys(id)  # raises, and names what is there
         return [tokenizer.get(id) for id in ids]
-    if tokenizer is not None and len(places) > 1:
+    if tokenizer is not None and len(profiles_of) > 1:
         raise InputError(
             f"tokenizer: got {type(tokenizer).__name__}, expected {{profile id: tokenizer}} of {ids}"
         )
-    return [tokenizer] * len(places)
+    return [tokenizer] * len(profiles_of)
 
 
 def _check_known(sources: Sequence[Source], names: Sequence[str] | None) -> None:
     """Raise an InputError unless each name is of an agent of the sources."""
-    there = {name for source in sources for name in _names(source)}
+    owner = {name for source in sources for name in _names(source)}
     for name in names or ():
-        if name not in there:
-            raise InputError(f"known_agents: got {name!r}, expected some of {sorted(there)}")
+        if name not in owner:
+            raise InputError(f"known_agents: got {name!r}, expected some of {sorted(owner)}")
 
 
 def _refuse_few_values(keys: Keys) -> None:

@@ -36,8 +36,8 @@ def audit_records(
 
     Args:
         auditor: who audits.
-        records: texts, or with `ids` token ids; anything else is a bad record. An InputError stands for a
-            record whose fault is already known.
+        records: texts, or with `ids` token ids; anything else is a bad record. Pass an InputError for
+            a record with a known fault.
         ids: whether they are token ids.
         elsewhere: for each record the stretches [N, 2] that are no evidence in it, as in `find`.
 
@@ -81,10 +81,10 @@ def _audit(
             raise
     # Audit each by itself: some record is to blame, and the others are to be read all the same.
     good = list[tuple[Any, Int64s | None]]()
-    left = iter(values)
+    remaining = iter(values)
     for i, reason in enumerate(reasons):
         if reason is None:
-            value = next(left)
+            value = next(remaining)
             try:
                 _find(auditor, [value], ids)
                 good.append(value)

@@ -39,8 +39,8 @@ def log_tail(total: float, count: int, family: Family) -> float:
 def log_tails(totals: Float64s, counts: Int64s, family: Family) -> Float64s:
     """Return `log_tail` [S] of many sums: `totals` s [S] of `counts` n [S] scores of one `family`."""
     if family.bits is not None:
-        alike = len(set(family.bits.weights)) == 1
-        return _drawn(totals, counts, family.bits) if alike else _weighted(totals, counts, family)
+        equal_weights = len(set(family.bits.weights)) == 1
+        return _drawn(totals, counts, family.bits) if equal_weights else _weighted(totals, counts, family)
     if family.name not in LOG_TAILS:
         raise InputError(f"family: got {family.name!r}, expected one of {sorted(LOG_TAILS)}")
     return LOG_TAILS[family.name](totals, counts)
@@ -61,8 +61,10 @@ def _saddlepoint(family: Family) -> Callable[[Float64s, Int64s], Float64s]:
         x = np.minimum(np.abs(totals) / np.maximum(counts, 1), 1 - 1e-9)
         at = np.minimum(np.searchsorted(mean, x, "right") - 1, len(mean) - 2)
         log_p = np.zeros(len(totals))
-        some = (counts >= 20) | ((counts > 0) & (totals > 0))
-        log_p[some] = _saddlepoint_tails(totals[some], counts[some], x[some], at[some], family)
+        selected = (counts >= 20) | ((counts > 0) & (totals > 0))
+        log_p[selected] = _saddlepoint_tails(
+            totals[selected], counts[selected], x[selected], at[selected], family
+        )
         return log_p
 
     return tails
@@ -78,7 +80,7 @@ def _cumulants(family: Family) -> tuple[Float64s, Float64s, Float64s, Float64s]:
 
 
 def _saddlepoint_tails(totals: Float64s, counts: Int64s, x: Float64s, at: Int64s, family: Family) -> Float64s:
-    """Return the tails of sums whose means |x̄| lie behind the points `at` of the grid."""
+    """Return the tails of sums whose means |x̄| follow the points `at` of the grid."""
     strengths, log_mgf, mean, variance = _cumulants(family)
     # Between two points of the grid K is the quintic with their K, K' and K'': good to 1e-13.
     h = strengths[at + 1] - strengths[at]
@@ -125,7 +127,7 @@ def _drawn(totals: Float64s, counts: Int64s, draws: BernoulliSum) -> Float64s:
 def _weighted(totals: Float64s, counts: Int64s, family: Family) -> Float64s:
     """Return the tails of sums of scores of draws of several weights, by the formula of `_saddlepoint`.
 
-    λ is found by bisection. Chernoff's bound below 20 scores; 1 where the sum is below its mean.
+    λ is found by bisection. Chernoff's bound below 20 scores; 1 if the sum is below its mean.
     """
     assert family.bits is not None
     draws = family.bits

@@ -156,7 +156,7 @@ def test_what_is_hidden_in_a_corpus_counts_and_is_not_read(tmp_path: pathlib.Pat
 
 
 def test_what_is_no_corpus_is_refused_with_file_and_line(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(InputError, match="which is not there"):
+    with pytest.raises(InputError, match="which does not exist"):
         list(calibrate.read_corpus(tmp_path / "nothing"))
     with pytest.raises(InputError, match="expected files that end in"):
         list(calibrate.read_corpus(tmp_path))

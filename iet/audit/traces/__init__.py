@@ -1,7 +1,7 @@
 """Records of a conversation as pieces: chat messages, OpenTelemetry spans, Langfuse's observations.
 
-What they have in common: texts in the order in which they were written, each under a name or none. Only the
-shape is read; nothing here knows a key.
+Each format yields texts in the order of writing, with or without a name. This package reads shapes only and
+knows no key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXPECTED = (
 def read(document: Any, *, agents: Collection[str] = ()) -> Trace:
     """Return the messages of a parsed JSON document, or of a list of them (JSON lines).
 
-    A text that stands in it several times, as a message does in the input of every later call, is one piece.
+    A text that occurs several times, like a message in the input of every later call, is one piece.
     Messages of users, tools and systems, and inputs of calls, are pieces that are not judged. An item that is
     no message, and a message without text, are counted and stop nothing.
 
@@ -34,24 +34,24 @@ def read(document: Any, *, agents: Collection[str] = ()) -> Trace:
             - messages, a list, {"messages": [...]} or {"history": [...]}: {"role", "content", "name"} as of
               chat completions, {"type": "ai", "content", "name"} as of LangChain's `model_dump`,
               `messages_to_dict` or `dumpd`, {"type", "source", "content"} as of AutoGen;
-            - OTLP JSON, {"resourceSpans": [...]}: `gen_ai.output.messages` on a span or its event, or what
-              stood in its place before (`gen_ai.choice`, `gen_ai.completion.0.content`), or OpenInference's
+            - OTLP JSON, {"resourceSpans": [...]}: `gen_ai.output.messages` on a span or its event, or its
+              predecessors (`gen_ai.choice`, `gen_ai.completion.0.content`), or OpenInference's
               `llm.output_messages`; under `gen_ai.agent.name` (`.id`) of the span or the nearest around it;
-            - Langfuse, {"observations": [...]}, {"data": [...]} or a list: what generations put out, under
-              the name of the agent that they ran in, or of LangGraph's node.
-        agents: names that are agents', also if the role says "user", as where one agent's text is sent to
-            another, and also if the name is the role itself.
+            - Langfuse, {"observations": [...]}, {"data": [...]} or a list: the outputs of generations,
+              under the name of the enclosing agent, or of LangGraph's node.
+        agents: names of agents. They count even with the role "user", which the text of one agent has when
+            it is sent to another, and even if the name is the role itself.
 
     Raises:
-        InputError: it is none of these, or has no text.
+        InputError: the document has another format, or no text.
     """
     try:
-        found = _pieces(document, frozenset(agents))
+        pieces = _pieces(document, frozenset(agents))
     except RecursionError:  # Python 3.12 and later parse what is nested deeper than functions may be
         raise InputError(f"got lists in lists without an end, {EXPECTED}") from None
-    if found is None:
+    if pieces is None:
         raise InputError(f"got {_shape(document)}, {EXPECTED}")
-    trace = Trace.of(found)
+    trace = Trace.of(pieces)
     if not trace.pieces:
         raise InputError(f"got no text in it, {EXPECTED}")
     return trace

@@ -28,7 +28,7 @@ _LAYERS = 4
 
 
 def text_of(content: Any) -> str:
-    """Return the text of a message's content: a string, or a list of parts, of which some are text."""
+    """Return the text of a message's content: a string, or a list of parts, some of them text."""
     content = decoded(content)
     if isinstance(content, str):
         return content
@@ -52,21 +52,21 @@ def all_text_of(content: Any) -> str:
 
     What an agent repeats of it is no evidence, so the more of it is read the better.
     """
-    found, waiting = list[str](), [(content, 0)]
+    texts, waiting = list[str](), [(content, 0)]
     while waiting:
         value, depth = waiting.pop()
         value = decoded(value)
         if isinstance(value, str):
-            found.append(value)
+            texts.append(value)
         elif depth < _DEEPEST and isinstance(value, list):
             waiting += ((part, depth + 1) for part in reversed(value))
         elif depth < _DEEPEST and isinstance(value, dict):
             waiting += ((value[key], depth + 1) for key in reversed(_TEXT_FIELDS) if key in value)
-    return "\n".join(found)
+    return "\n".join(texts)
 
 
 def decoded(value: Any, is_wanted: Callable[[Any], bool] | None = None) -> Any:
-    """Return what a string of JSON stands for if that is content or an escaped string.
+    """Return the value of a JSON string if that is content or an escaped string.
 
     Instrumentations store content as JSON in a string, some of them twice. JSON that an agent wrote itself
     is text and stays as it is. `is_wanted` names more that is decoded.
@@ -112,7 +112,7 @@ def is_content(value: Any) -> bool:
 def is_messages(value: Any) -> bool:
     """Tell whether JSON is a message, a list of messages, or a response of an API around them."""
     if isinstance(value, list):
-        return bool(value) and all(is_messages(each) for each in value)
+        return bool(value) and all(is_messages(part) for part in value)
     if is_message(value):
         return True
     inner = next((value[key] for key in _HOLDERS if key in value), None) if isinstance(value, dict) else None
@@ -137,11 +137,11 @@ def messages_in(value: Any) -> Iterator[dict[str, Any]]:
     if isinstance(value, str) or is_content(value):
         yield {"role": "", "content": value}
     elif isinstance(value, list):
-        for each in value:
-            if isinstance(each, (dict, str)):
-                yield from messages_in(each)
-            elif isinstance(each, list):  # LangChain's callbacks give a list for each prompt of a batch
-                yield from (inner for inner in each if isinstance(inner, dict))
+        for part in value:
+            if isinstance(part, (dict, str)):
+                yield from messages_in(part)
+            elif isinstance(part, list):  # LangChain's callbacks give a list for each prompt of a batch
+                yield from (inner for inner in part if isinstance(inner, dict))
     elif isinstance(value, dict):
         for key in _HOLDERS:
             if isinstance(value.get(key), (list, dict)):

@@ -21,28 +21,28 @@ def is_of(document: Any) -> bool:
     """Tell whether the document is a trace with observations, or a list of observations."""
     observations = _list(document)
     return bool(observations) and all(
-        isinstance(each, dict)
-        and isinstance(each.get("type"), str)
-        and ("traceId" in each or "startTime" in each)
-        for each in observations
+        isinstance(item, dict)
+        and isinstance(item.get("type"), str)
+        and ("traceId" in item or "startTime" in item)
+        for item in observations
     )
 
 
 def pieces(document: Any, agents: frozenset[str]) -> list[Piece]:
-    """Return what went into each generation and what came out of it, in the order in which they ended."""
+    """Return the input and output of each generation, in the order of their ends."""
     observations = sorted(
-        _list(document), key=lambda each: (_time(each, "endTime"), _time(each, "startTime"))
+        _list(document), key=lambda item: (_time(item, "endTime"), _time(item, "startTime"))
     )
     by_id = by_text(observations, "id")
-    found = []
-    for each in observations:
-        if each["type"].upper() != "GENERATION":  # spans and chains around it repeat what it put out
+    pieces = []
+    for item in observations:
+        if item["type"].upper() != "GENERATION":  # spans and chains around it repeat what it put out
             continue
-        where = f"generation {str(each.get('name') or each.get('id'))[:80]}"
-        claim = _claim(each, by_id, agents)
-        found += [input_of(value, agents, where) for value in messages_in(each.get("input") or [])]
-        found += [output_of(value, agents, where, claim) for value in messages_in(each.get("output") or [])]
-    return found
+        owner = f"generation {str(item.get('name') or item.get('id'))[:80]}"
+        claim = _claim(item, by_id, agents)
+        pieces += [input_of(value, agents, owner) for value in messages_in(item.get("input") or [])]
+        pieces += [output_of(value, agents, owner, claim) for value in messages_in(item.get("output") or [])]
+    return pieces
 
 
 def _list(document: Any) -> list[Any]:
@@ -59,14 +59,14 @@ def _time(observation: Mapping[str, Any], name: str) -> str:
 def _claim(
     observation: Mapping[str, Any], by_id: Mapping[str, Mapping[str, Any]], agents: frozenset[str]
 ) -> str | None:
-    """Return the agent in whose run this stands: by its metadata, an AGENT around it, or a span so called."""
+    """Return the agent that ran this: by its metadata, an enclosing AGENT, or a span with its name."""
     for here in around(observation, by_id, "parentObservationId"):
         metadata = parsed(here.get("metadata"))
         if isinstance(metadata, dict):
             inner = parsed(metadata.get("attributes"))
             for holder in (metadata, inner if isinstance(inner, dict) else {}):
-                if given := next((holder[key] for key in _NODE if isinstance(holder.get(key), str)), ""):
-                    return str(given)
+                if value := next((holder[key] for key in _NODE if isinstance(holder.get(key), str)), ""):
+                    return str(value)
         name = here.get("name")
         if isinstance(name, str) and (name in agents or str(here.get("type")).upper() == "AGENT"):
             return name

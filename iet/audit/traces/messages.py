@@ -25,7 +25,7 @@ def pieces(document: Any, agents: frozenset[str]) -> list[Piece]:
     ]
 
 
-def piece_of(value: Any, agents: Collection[str], where: str, claim: str | None = None) -> Piece:
+def piece_of(value: Any, agents: Collection[str], origin: str, claim: str | None = None) -> Piece:
     """Return one message as a piece, under its own name or else under `claim`.
 
     Args:
@@ -58,23 +58,23 @@ def piece_of(value: Any, agents: Collection[str], where: str, claim: str | None 
     elif kind == roles.USER and name is not None and roles.kind_of(name) != roles.USER:
         skipped = f"{kind} under the name {name!r:.60}"
     content = message.get("content", message.get("parts", message.get("result")))
-    said = text_of(content) if skipped is None else all_text_of(content)
-    if not said.strip():
-        return Piece("", None, NO_TEXT, where)
-    return Piece(said, (name or claim) if skipped is None else None, skipped, where)
+    content_text = text_of(content) if skipped is None else all_text_of(content)
+    if not content_text.strip():
+        return Piece("", None, NO_TEXT, origin)
+    return Piece(content_text, (name or claim) if skipped is None else None, skipped, origin)
 
 
-def output_of(value: Any, agents: Collection[str], where: str, claim: str | None) -> Piece:
+def output_of(value: Any, agents: Collection[str], origin: str, claim: str | None) -> Piece:
     """Return a message that a call put out as a piece; one without a role is the agent's."""
     message = _flat(value)
-    return piece_of(message if _role(message) else {**message, "role": "assistant"}, agents, where, claim)
+    return piece_of(message if _role(message) else {**message, "role": "assistant"}, agents, origin, claim)
 
 
-def input_of(value: Any, agents: Collection[str], where: str) -> Piece:
+def input_of(value: Any, agents: Collection[str], origin: str) -> Piece:
     """Return a message that was given to a call as a piece, judged only under the name of an agent."""
-    piece = piece_of(value, agents, where)
+    piece = piece_of(value, agents, origin)
     if piece.skipped == roles.UNNAMED or (piece.skipped is None and piece.claim not in agents):
-        return Piece(piece.text, None, roles.INPUT, where)
+        return Piece(piece.text, None, roles.INPUT, origin)
     return piece
 
 

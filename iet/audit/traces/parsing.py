@@ -22,11 +22,11 @@ def parse(data: bytes) -> Any:
         try:
             return json.loads(text)
         except json.JSONDecodeError as error:
-            whole = error
+            first_error = error
         # Not splitlines(): strings of JSON may hold U+2028 and its like as they are.
         lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-        if len(lines) < 2 or not _is_json(lines[0][1]):  # one document, with an error where it says
-            raise InputError(f"line {whole.lineno}: {whole.msg}; expected JSON or JSON lines")
+        if len(lines) < 2 or not _is_json(lines[0][1]):  # one document with an error at that line
+            raise InputError(f"line {first_error.lineno}: {first_error.msg}; expected JSON or JSON lines")
         return [_line(number, line) for number, line in lines]
     except (RecursionError, ValueError) as error:
         if isinstance(error, InputError):

@@ -28,7 +28,7 @@ class Piece:
     text: str
     claim: str | None
     skipped: str | None = None
-    where: str = ""
+    origin: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,15 +56,15 @@ class Trace:
         texts = [piece for piece in messages if piece.text.strip() and piece.skipped != CHUNK]
         of_agents = {piece.text for piece in texts if piece.skipped is None}
         named = {piece.text for piece in texts if piece.claim is not None}
-        kept = dict[tuple[str, str | None], Piece]()
+        pieces_kept = dict[tuple[str, str | None], Piece]()
         for piece in texts:
             is_input = piece.skipped is not None and piece.text in of_agents
             if not is_input and (piece.claim is not None or piece.text not in named):
-                kept.setdefault((piece.text, piece.claim), piece)
-        left_out = {REPEAT: len(texts) - len(kept), CHUNK: sum(p.skipped == CHUNK for p in messages)}
+                pieces_kept.setdefault((piece.text, piece.claim), piece)
+        left_out = {REPEAT: len(texts) - len(pieces_kept), CHUNK: sum(p.skipped == CHUNK for p in messages)}
         empty = (piece for piece in messages if not piece.text.strip() and piece.skipped != CHUNK)
         return cls(
-            tuple(kept.values()),
+            tuple(pieces_kept.values()),
             {reason: count for reason, count in left_out.items() if count},
             collections.Counter(piece.skipped or NO_TEXT for piece in empty),
         )
@@ -113,4 +113,4 @@ def around(
 
 def by_text(values: Iterable[Mapping[str, Any]], field: str) -> dict[str, Mapping[str, Any]]:
     """Return the objects by a field; only strings count, because untrusted JSON may hold anything."""
-    return {each[field]: each for each in values if isinstance(each.get(field), str)}
+    return {piece[field]: piece for piece in values if isinstance(piece.get(field), str)}

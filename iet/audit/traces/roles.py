@@ -39,8 +39,8 @@ def kind_of(role: str) -> str | None:
 
     Roles of OpenAI, Anthropic, Gemini, Cohere, LangChain (`AIMessage`), A2A (`ROLE_AGENT`), in any case.
     """
-    known = role.casefold().removeprefix("role_").removesuffix("chunk").removesuffix("message")
-    return _ROLES.get(known)
+    names = role.casefold().removeprefix("role_").removesuffix("chunk").removesuffix("message")
+    return _ROLES.get(names)
 
 
 def kind_of_event(event: str) -> str:

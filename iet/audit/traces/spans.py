@@ -60,55 +60,55 @@ _NO_MODEL = {
 def is_of(document: Any) -> bool:
     """Tell whether the document is OTLP's JSON of spans, or a list of such."""
     if isinstance(document, list):
-        return bool(document) and all(isinstance(each, dict) and is_of(each) for each in document)
+        return bool(document) and all(isinstance(item, dict) and is_of(item) for item in document)
     return isinstance(document, dict) and isinstance(document.get("resourceSpans"), list)
 
 
 def pieces(document: Any, agents: frozenset[str]) -> list[Piece]:
-    """Return what went into each call and what came out of it, in the order in which calls ended."""
+    """Return the input and output of each call, in the order of their ends."""
     spans = sorted(
         _spans(document), key=lambda span: (_time(span, "endTimeUnixNano"), _time(span, "startTimeUnixNano"))
     )
     by_id = by_text(spans, "spanId")
-    found, nested = list[Piece](), dict[int, set[str]]()
+    pieces, nested = list[Piece](), dict[int, set[str]]()
     read = [_pieces_of(span, by_id, agents) for span in spans]
     for span, (_, put_out) in zip(spans, read, strict=True):
         for outer in around(span, by_id, "parentSpanId"):
             if outer is not span:
                 nested.setdefault(id(outer), set()).update(p.text for p in put_out if p.skipped is None)
-    for span, (taken, put_out) in zip(spans, read, strict=True):
-        found += taken
+    for span, (used, put_out) in zip(spans, read, strict=True):
+        pieces += used
         for piece in put_out:
             # An agent that calls another one, or hands over to it, may end with that one's words.
             relayed = piece.skipped is None and piece.text in nested.get(id(span), ())
-            found.append(Piece(piece.text, None, REPEAT, piece.where) if relayed else piece)
-    return found
+            pieces.append(Piece(piece.text, None, REPEAT, piece.origin) if relayed else piece)
+    return pieces
 
 
 def _pieces_of(
     span: Mapping[str, Any], by_id: Mapping[str, Mapping[str, Any]], agents: frozenset[str]
 ) -> tuple[list[Piece], list[Piece]]:
     """Return what went into one call, and what came out of it."""
-    where = f"span {str(span.get('name') or span.get('spanId'))[:80]}"
+    origin = f"span {str(span.get('name') or span.get('spanId'))[:80]}"
     attributes = _attributes(span)
-    taken, put_out = _texts(attributes, span)
+    used, put_out = _texts(attributes, span)
     claim = _claim(span, attributes, by_id) if put_out else None
-    outputs = [output_of(value, agents, where, claim) for value in put_out]
+    outputs = [output_of(value, agents, origin, claim) for value in put_out]
     if any(str(attributes.get(name)) in kinds for name, kinds in _NO_MODEL.items()):
-        outputs = [Piece(piece.text, None, roles.TOOL, where) for piece in outputs]
-    return [input_of(value, agents, where) for value in taken], outputs
+        outputs = [Piece(piece.text, None, roles.TOOL, origin) for piece in outputs]
+    return [input_of(value, agents, origin) for value in used], outputs
 
 
 def _spans(document: Any) -> Iterator[dict[str, Any]]:
-    for each in document if isinstance(document, list) else [document]:
-        for resource in _dicts(each.get("resourceSpans")):
+    for item in document if isinstance(document, list) else [document]:
+        for resource in _dicts(item.get("resourceSpans")):
             for scope in _dicts(resource.get("scopeSpans")):
                 yield from _dicts(scope.get("spans"))
 
 
 def _dicts(value: Any) -> Iterator[dict[str, Any]]:
     if isinstance(value, list):
-        yield from (each for each in value if isinstance(each, dict))
+        yield from (item for item in value if isinstance(item, dict))
 
 
 def _time(span: Mapping[str, Any], name: str) -> int:
@@ -120,9 +120,9 @@ def _time(span: Mapping[str, Any], name: str) -> int:
 
 def _attributes(holder: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        each["key"]: _value(each.get("value"), 0)
-        for each in _dicts(holder.get("attributes"))
-        if isinstance(each.get("key"), str)
+        item["key"]: _value(item.get("value"), 0)
+        for item in _dicts(holder.get("attributes"))
+        if isinstance(item.get("key"), str)
     }
 
 
@@ -135,10 +135,10 @@ def _value(value: Any, depth: int) -> Any:
     if not isinstance(value, dict) or depth > _DEEPEST:
         return None
     if isinstance(value.get("arrayValue"), dict):
-        return [_value(each, depth + 1) for each in _dicts(value["arrayValue"].get("values"))]
+        return [_value(item, depth + 1) for item in _dicts(value["arrayValue"].get("values"))]
     if isinstance(value.get("kvlistValue"), dict):
         pairs = _dicts(value["kvlistValue"].get("values"))
-        return {str(each.get("key")): _value(each.get("value"), depth + 1) for each in pairs}
+        return {str(item.get("key")): _value(item.get("value"), depth + 1) for item in pairs}
     return next(
         (value[kind] for kind in ("stringValue", "intValue", "doubleValue", "boolValue") if kind in value),
         None,
@@ -149,31 +149,34 @@ def _texts(
     attributes: Mapping[str, Any], span: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the messages that a call took in, and those that it put out."""
-    taken, put_out = list[dict[str, Any]](), list[dict[str, Any]]()
+    used, put_out = list[dict[str, Any]](), list[dict[str, Any]]()
     holders = [attributes]
     for event in _dicts(span.get("events")):
-        found = _attributes(event)
+        pieces = _attributes(event)
         name = event.get("name")
         if isinstance(name, str) and name in _EVENTS:
-            said = (
-                found.get("message") or found.get("gen_ai.completion") or found.get("gen_ai.prompt") or found
+            texts = (
+                pieces.get("message")
+                or pieces.get("gen_ai.completion")
+                or pieces.get("gen_ai.prompt")
+                or pieces
             )
             role = name.split(".")[1] if name.endswith(".message") else ""
-            messages = ({"role": role, **message} for message in messages_in(said))
-            (put_out if _EVENTS[name] else taken).extend(messages)
+            messages = ({"role": role, **message} for message in messages_in(texts))
+            (put_out if _EVENTS[name] else used).extend(messages)
         else:
-            holders.append(found)
+            holders.append(pieces)
     for holder in holders:
         for name, is_output in _ATTRIBUTES.items():
-            (put_out if is_output else taken).extend(messages_in(holder.get(name, [])))
+            (put_out if is_output else used).extend(messages_in(holder.get(name, [])))
     numbered = dict[tuple[bool, int], dict[str, Any]]()
     for key, value in attributes.items():
         if match := _NUMBERED.fullmatch(key):
             out = match[1] == "completion" or match[2] == "output"
             numbered.setdefault((out, int(match[3])), {})[match[4]] = value
     for (out, _), message in sorted(numbered.items()):
-        (put_out if out else taken).append(message)
-    return taken, put_out
+        (put_out if out else used).append(message)
+    return used, put_out
 
 
 def _claim(
@@ -181,8 +184,8 @@ def _claim(
 ) -> str | None:
     """Return the name of the agent whose span this is, or of the nearest one around it."""
     for here in around(span, by_id, "parentSpanId"):
-        known = attributes if here is span else _attributes(here)
+        seen_ids = attributes if here is span else _attributes(here)
         for name in _AGENT:
-            if isinstance(known.get(name), str) and known[name]:
-                return str(known[name])
+            if isinstance(seen_ids.get(name), str) and seen_ids[name]:
+                return str(seen_ids[name])
     return None
