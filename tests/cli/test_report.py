@@ -72,26 +72,26 @@ def test_a_signed_report_is_verified_with_what_it_speaks_of(
     capsys.readouterr()
     check = ["verify", envelope, "--key", public]
     assert run(*check, "--text", text, "-r", team) == 0
-    shown = capsys.readouterr().out
-    assert f"text {text.name!r}, sha256 " in shown
-    assert "agents found: critic; " in shown
-    assert "compared with it: text, registry" in shown
+    output = capsys.readouterr().out
+    assert f"text {text.name!r}, sha256 " in output
+    assert "agents found: critic; " in output
+    assert "compared with it: text, registry" in output
     assert run(*check, "--opening", opening, "-r", str(tmp_path / "planner.json")) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert f"compared with it: opening, and its key with {tmp_path / 'planner.json'}" in shown
+    output = " ".join(capsys.readouterr().out.split())
+    assert f"compared with it: opening, and its key with {tmp_path / 'planner.json'}" in output
     assert run(*check, "--opening", opening, "-r", team) == 0
     assert "compared with it: registry, opening\n" in capsys.readouterr().out
     assert run(*check, "--json") == 0
     assert json.loads(capsys.readouterr().out)["subject"][0]["name"] == text.name
 
-    other = tmp_path / "other.txt"
-    other.write_text(text.read_text(encoding="utf-8") + " w1", encoding="utf-8")
-    for arguments, what in (
-        (["--text", other], "not verified: text: got sha256"),
+    changed_text = tmp_path / "other.txt"
+    changed_text.write_text(text.read_text(encoding="utf-8") + " w1", encoding="utf-8")
+    for arguments, message in (
+        (["--text", changed_text], "not verified: text: got sha256"),
         (["-r", str(tmp_path / "planner.json")], "not verified: registry: got digest"),
     ):
         assert run(*check, *arguments) == 1
-        assert what in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     envelope.write_bytes(envelope.read_bytes().replace(b'"sig"', b'"Sig"'))
     assert run(*check) == 1
     assert "not verified: envelope: " in capsys.readouterr().err
@@ -107,7 +107,7 @@ def test_what_report_and_verify_refuse_before_any_work(
     private, public = signing
     start = ["report", text, "-r", team]
     good = str(tmp_path / "r.html")
-    for arguments, what in (
+    for arguments, message in (
         (["-o", good, "-o", "r.docx"], "r.docx: got an unknown suffix, expected one of .html"),
         (["-o", good, "-o", str(tmp_path / "none" / "r.html")], "its folder does not exist"),
         (["-o", good, "--sign", private], "--sign: got one without the other"),
@@ -117,7 +117,7 @@ def test_what_report_and_verify_refuse_before_any_work(
             "auditor.pub.pem: got",
         ),
     ):
-        assert what in said(3, *start, *arguments)
+        assert message in said(3, *start, *arguments)
         assert not pathlib.Path(good).exists()
     assert "none: cannot be read (No such file" in said(3, "verify", str(tmp_path / "none"), "--key", public)
     broken = tmp_path / "opening.json"
@@ -128,7 +128,7 @@ def test_what_report_and_verify_refuse_before_any_work(
     for deep in ("[" * 100_000, '{"schema":' + "[" * 900 + "]" * 900 + "}"):
         broken.write_text(deep)
         assert f"{broken}: " in said(3, "verify", broken, "--key", public, "--opening", broken)
-    for arguments, what in (
+    for arguments, message in (
         (["report", text], "-o/--output"),
         ([*start, "-o", good, "--keys", "planner=42"], "go with --scheme"),
         (
@@ -136,7 +136,7 @@ def test_what_report_and_verify_refuse_before_any_work(
             "report: error: --scheme takes --keys and one --tokenizer",
         ),
     ):
-        assert what in said(2, *arguments)
+        assert message in said(2, *arguments)
         assert not pathlib.Path(good).exists()
 
 

@@ -21,13 +21,13 @@ pytestmark = pytest.mark.usefixtures("no_documents")
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path, text: pathlib.Path, unmarked: pathlib.Path) -> pathlib.Path:
-    found = tmp_path / "papers"
-    (found / "deep").mkdir(parents=True)
-    (found / "a.txt").write_bytes(text.read_bytes())
-    (found / "deep" / "b.md").write_bytes(unmarked.read_bytes())
-    (found / "c.txt").write_bytes(b"%PDF-1.4 text only")
-    (found / "d.pdf").write_bytes(b"%PDF-1.4 text only")
-    return found
+    papers = tmp_path / "papers"
+    (papers / "deep").mkdir(parents=True)
+    (papers / "a.txt").write_bytes(text.read_bytes())
+    (papers / "deep" / "b.md").write_bytes(unmarked.read_bytes())
+    (papers / "c.txt").write_bytes(b"%PDF-1.4 text only")
+    (papers / "d.pdf").write_bytes(b"%PDF-1.4 text only")
+    return papers
 
 
 def links(page: pathlib.Path) -> list[str]:
@@ -41,10 +41,10 @@ def test_report_takes_several_files(
     assert run("report", folder, tmp_path / "papers" / "..", "-r", team, "-o", out) == 3  # a file twice
     assert "got it twice" in capsys.readouterr().err
     assert run("report", folder, "-r", team, "-o", out) == 0
-    shown = capsys.readouterr()
-    assert shown.out == f"{out / 'index.html'}\n"
-    assert "1 file not read: .pdf 1" in shown.err
-    assert "iet: 1 of 3 texts could not be read: documents.csv says why" in shown.err
+    output = capsys.readouterr()
+    assert output.out == f"{out / 'index.html'}\n"
+    assert "1 file not read: .pdf 1" in output.err
+    assert "iet: 1 of 3 texts could not be read: documents.csv says why" in output.err
     index = (out / "index.html").read_text(encoding="utf-8")
     assert links(out / "index.html") == ["pages/000001.html", "pages/000003.html"]
     assert "got a PDF file, expected text" in index
@@ -91,7 +91,7 @@ def test_an_interrupted_report_can_be_asked_for_again(
 
     def interrupted(path: str, **options: Any) -> str:
         if path.endswith("b.md"):
-            assert [each.name for each in out.rglob("*.html")] == ["000001.html"]
+            assert [path.name for path in out.rglob("*.html")] == ["000001.html"]
             raise how
         return read(path, **options)
 
@@ -104,7 +104,7 @@ def test_an_interrupted_report_can_be_asked_for_again(
     (out / ".pages-unfinished").mkdir()  # as one that is killed leaves it
     (out / ".pages-unfinished" / "000009.html").touch()
     assert run(*command) == 0
-    assert sorted(each.name for each in out.iterdir()) == ["documents.csv", "index.html", "pages"]
+    assert sorted(path.name for path in out.iterdir()) == ["documents.csv", "index.html", "pages"]
     assert len(list((out / "pages").iterdir())) == 2
 
 
@@ -129,8 +129,8 @@ def test_a_pattern_or_a_folder_for_the_output_is_enough(
     out = tmp_path / "out"
     if way == "an output that is there":
         out.mkdir()
-    given = folder / ("a*.txt" if way == "a pattern" else "a.txt")
-    assert run("report", given, "-r", team, "-o", f"{out}/" if way == "an output with a slash" else out) == 0
+    texts = folder / ("a*.txt" if way == "a pattern" else "a.txt")
+    assert run("report", texts, "-r", team, "-o", f"{out}/" if way == "an output with a slash" else out) == 0
     assert links(out / "index.html") == ["pages/000001.html"]
 
 
@@ -145,8 +145,8 @@ def test_a_folder_that_holds_anything_is_refused_before_any_work(
     out = tmp_path / "site"
     out.mkdir()
     (out / "index.html").write_text("a page of somebody")
-    for given in (out, folder / "a.txt"):
-        assert run("report", folder, "-r", team, "-o", f"{given}/") == 3
+    for folder_out in (out, folder / "a.txt"):
+        assert run("report", folder, "-r", team, "-o", f"{folder_out}/") == 3
     said = capsys.readouterr().err
     assert f"{out}: got a folder with ['index.html'], expected an empty one" in said
     assert "a.txt: cannot be read (Not a directory), expected an empty folder" in said
@@ -218,20 +218,20 @@ def test_pages_and_csv_of_other_tables_do_not_stay(
     command = ["audit", texts, "-r", team, "-o", out, "--chunk-rows", "1"]
     assert run(*command, "--csv", "--pages") == 0
     (out / "pages" / "note.txt").write_text("of somebody else")
-    shown = {"documents.csv", "segments.csv", "index.html"}
+    files = {"documents.csv", "segments.csv", "index.html"}
     assert run(*command, "--resume") == 0  # nothing has changed
-    assert shown <= {path.name for path in out.iterdir()}
+    assert files <= {path.name for path in out.iterdir()}
     assert len(list((out / "pages").iterdir())) == 3
     (texts / "b.txt").write_text(unmarked.read_text())
     assert run(*command, "--resume", "--reread") == 0
-    assert not shown & {path.name for path in out.iterdir()}
+    assert not files & {path.name for path in out.iterdir()}
     assert [path.name for path in (out / "pages").iterdir()] == ["note.txt"]
     assert run(*command, "--resume", "--csv", "--pages") == 0
     assert links(out / "index.html") == ["pages/000001.html"]
     (out / "pages" / "note.txt").unlink()
     (texts / "b.txt").write_text("")
     assert run(*command, "--resume", "--reread", "--csv") == 0
-    assert {path.name for path in out.iterdir()} & {*shown, "pages"} == {"documents.csv", "segments.csv"}
+    assert {path.name for path in out.iterdir()} & {*files, "pages"} == {"documents.csv", "segments.csv"}
 
 
 def test_pages_of_token_ids(team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -36,8 +36,8 @@ def test_a_report_is_signed_by_two_and_verified_by_a_threshold(
     check = ["verify", report, "--key", keys[1][1], "--key", keys[0][1]]
     assert run(*check, "--strict") == 0
     names = [name_of(key.public_key()) for key in (FIRST, SECOND, THIRD)]
-    shown = "".join(capsys.readouterr().out.split())
-    assert f"signedby{names[1]}and{names[0]}," in shown
+    output = "".join(capsys.readouterr().out.split())
+    assert f"signedby{names[1]}and{names[0]}," in output
     assert run(*check, "--key", keys[2][1]) == 1
     assert "not verified: signature: 2 of 3 given keys fit, expected 3" in capsys.readouterr().err
     assert run(*check, "--key", keys[2][1], "--threshold", "2") == 0
@@ -107,7 +107,7 @@ def test_what_does_not_go_together_is_refused(
     private, public = write_keys(tmp_path, FIRST)
     report, page = str(tmp_path / "r.dsse.json"), str(tmp_path / "r.html")
     start = ["report", text, "-r", team]
-    for arguments, what in (
+    for arguments, message in (
         ([*start, "-o", page, "--public", public], "--public: got one without --sign"),
         (
             [*start, "-o", report, "--sign", private, "--public", public],
@@ -123,7 +123,7 @@ def test_what_does_not_go_together_is_refused(
             "threshold: got 2, expected an int from 1 to 1",
         ),
     ):
-        assert what in said(3, *arguments)
+        assert message in said(3, *arguments)
     assert not pathlib.Path(report).exists()
     assert not pathlib.Path(page).exists()
 
@@ -131,10 +131,10 @@ def test_what_does_not_go_together_is_refused(
 def test_a_key_in_place_of_its_path_is_not_shown(said: Said, text: pathlib.Path, team: pathlib.Path) -> None:
     pkcs8, closed = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     pem = ed25519().private_bytes(ENCODED.PEM, pkcs8, closed).decode()
-    for given in (pem, pem.replace("\n", ""), pem.split("\n")[1] + "\n"):
-        told = said(3, "report", text, "-r", team, "-o", str(text.with_suffix(".dsse.json")), "--sign", given)
-        assert "got the content of a key's file, expected its path" in told
-        assert pem.split("\n")[1] not in told
+    for key in (pem, pem.replace("\n", ""), pem.split("\n")[1] + "\n"):
+        error = said(3, "report", text, "-r", team, "-o", str(text.with_suffix(".dsse.json")), "--sign", key)
+        assert "got the content of a key's file, expected its path" in error
+        assert pem.split("\n")[1] not in error
 
 
 # An HSM: SoftHSM, through PKCS #11
@@ -155,8 +155,8 @@ def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
         patch.setenv("SOFTHSM2_CONF", str(folder / "softhsm2.conf"))
         patch.setenv("PYKCS11LIB", str(libraries[0]))
         made = ["--init-token", "--free", "--label", "auditor", "--pin", PIN, "--so-pin", "12345678"]
-        kept = ["--import", private, "--token", "auditor", "--label", "signing", "--id", "02", "--pin", PIN]
-        for arguments in (made, kept):
+        load = ["--import", private, "--token", "auditor", "--label", "signing", "--id", "02", "--pin", PIN]
+        for arguments in (made, load):
             subprocess.run(["softhsm2-util", *arguments], check=True, capture_output=True)
         private.unlink()
         uri, public = HSMSigner.import_(2, "auditor")
@@ -179,21 +179,21 @@ def test_an_hsm_signs_from_the_command_line(
     assert "pin: got none, expected it in $IET_SIGNING_PIN" in capsys.readouterr().err
     monkeypatch.setenv("IET_SIGNING_PIN", "wrong-" + PIN)
     assert run(*start) == 3
-    shown = capsys.readouterr()
-    assert "HSMSigner: the key cannot be used (PinIncorrect" in shown.err
-    assert PIN not in shown.out + shown.err
+    output = capsys.readouterr()
+    assert "HSMSigner: the key cannot be used (PinIncorrect" in output.err
+    assert PIN not in output.out + output.err
     assert not report.exists()
     monkeypatch.setenv("IET_SIGNING_PIN", PIN)
     assert run(*start) == 0
     assert run("verify", report, "--key", token, "--strict") == 0
     assert run("sign", report, "--key", private) == 0
     assert run("verify", report, "--key", token, "--key", public, "--strict") == 0
-    shown = capsys.readouterr()
-    assert shown.err == ""
-    assert PIN not in shown.out
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert PIN not in output.out
 
 
 def test_an_hsm_without_that_token_or_key_is_named(token: pathlib.Path) -> None:
-    for uri, what in (("hsm:2?label=other", "No PKCS#11 token found"), ("hsm:7", "could not find ECDSA")):
-        with pytest.raises(InputError, match=f"HSMSigner: the key cannot be used .*{what}"):
+    for uri, message in (("hsm:2?label=other", "No PKCS#11 token found"), ("hsm:7", "could not find ECDSA")):
+        with pytest.raises(InputError, match=f"HSMSigner: the key cannot be used .*{message}"):
             sign.sign(report_of(), signers.load_signers(uri, public=[token], secrets=lambda name: PIN))

@@ -25,7 +25,7 @@ def report() -> Report:
 
 @pytest.fixture(scope="session")
 def many() -> Callable[[int], Report]:
-    """Makes the report on a team of so many agents who write one turn each."""
+    """Make the report on a team of `count` agents that write one turn each."""
 
     @functools.cache
     def audited(count: int) -> Report:

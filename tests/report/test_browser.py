@@ -57,11 +57,11 @@ def test_it_is_drawn_and_linked(opened: Any, report: Report) -> None:
     assert strip.all_inner_texts() == [segment.agent or "unattributed" for segment in report.segments]
     strip.nth(1).hover()
     assert opened.locator("#card h3").inner_text().startswith("2. ")
-    places = [
+    edges = [
         box["x"]
         for box in (opened.locator(f).bounding_box() for f in ("#curves .strip", "#curves figure svg"))
     ]
-    assert places[0] == places[1]
+    assert edges[0] == edges[1]
 
 
 def test_the_keyboard_walks_through_the_segments(opened: Any) -> None:
@@ -158,8 +158,8 @@ def test_no_label_is_cut_and_no_table_runs_off(opened: Any, width: int) -> None:
 
 def test_terms_of_the_method_stand_behind_disclosures(opened: Any, report: Report) -> None:
     def visible() -> str:
-        said: str = opened.locator("body").inner_text()
-        return said.replace(opened.locator("#text").inner_text(), "")
+        words: str = opened.locator("body").inner_text()
+        return words.replace(opened.locator("#text").inner_text(), "")
 
     terms = (
         "posterior",
@@ -244,7 +244,7 @@ def test_it_prints_the_whole_text_and_the_names(opened: Any) -> None:
     assert opened.locator("#why article").count() == opened.locator("#why article:visible").count() > 1
     assert opened.locator("#text").evaluate("e => e.scrollHeight <= e.clientHeight + 1")
     assert opened.locator(".segment .name").first.is_visible()
-    assert opened.locator("#assumed td", has_text="registry digest").is_visible()  # nobody opens paper
+    assert opened.locator("#assumed td", has_text="registry digest").is_visible()  # although it is closed
     assert opened.pdf(format="A4").startswith(b"%PDF")
 
 

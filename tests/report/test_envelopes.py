@@ -1,4 +1,4 @@
-"""Envelopes of others, signatures of several keys, and envelopes that mean harm."""
+"""Envelopes of other programs, signatures of several keys, and hostile envelopes."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_securesystemslib_verifies_ours(kind: str) -> None:
     key = key_of(kind)
     envelope = Envelope.from_dict(json.loads(sign.sign(report_of(), [key, B])))
     assert envelope.payload_type == KIND
-    theirs = [SSlibKey.from_crypto(each, name_of(each)) for each in trusted(key, B)]
-    assert set(envelope.verify(theirs, 2)) == {each.keyid for each in theirs}
+    theirs = [SSlibKey.from_crypto(item, name_of(item)) for item in trusted(key, B)]
+    assert set(envelope.verify(theirs, 2)) == {item.keyid for item in theirs}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,7 +73,7 @@ def test_we_verify_what_securesystemslib_signed(kind: str) -> None:
     assert len(sign.verify(ours, [signer.public_key, *trusted(B)]).key_ids) == 2
 
 
-# In every form that DSSE allows
+# Every form that DSSE allows
 
 
 def unnamed(content: dict[str, Any]) -> None:
@@ -82,8 +82,8 @@ def unnamed(content: dict[str, Any]) -> None:
 
 def urlsafe(content: dict[str, Any]) -> None:
     content["payload"] = base64.urlsafe_b64encode(PAYLOAD).decode()
-    for each in content["signatures"]:
-        each["sig"] = base64.urlsafe_b64encode(base64.b64decode(each["sig"])).decode()
+    for item in content["signatures"]:
+        item["sig"] = base64.urlsafe_b64encode(base64.b64decode(item["sig"])).decode()
 
 
 @pytest.mark.parametrize(
@@ -115,13 +115,13 @@ def test_a_thousand_changed_bytes_change_nothing_that_is_signed() -> None:
     refused = 0
     for _ in range(1000):
         at = int(rng.integers(len(envelope)))
-        other = (envelope[at] + int(rng.integers(1, 256))) % 256
+        replacement = (envelope[at] + int(rng.integers(1, 256))) % 256
         try:
-            found = sign.verify(envelope[:at] + bytes([other]) + envelope[at + 1 :], trusted(A))
+            verified = sign.verify(envelope[:at] + bytes([replacement]) + envelope[at + 1 :], trusted(A))
         except VerificationError:
             refused += 1
         else:
-            assert found.statement == STATEMENT
+            assert verified.statement == STATEMENT
     assert refused > 900  # all but those of the key id and of white space
 
 
@@ -187,9 +187,9 @@ def test_signatures_under_exchanged_names_are_not_strict() -> None:
     names = [name_of(key.public_key()) for key in (A, B)]
     signatures = [entry(A, PAYLOAD), entry(B, PAYLOAD)]
     swapped = [
-        {"keyid": name, "sig": each["sig"]} for name, each in zip(names[::-1], signatures, strict=True)
+        {"keyid": name, "sig": item["sig"]} for name, item in zip(names[::-1], signatures, strict=True)
     ]
-    ordered = sorted(swapped, key=lambda each: each["keyid"])
+    ordered = sorted(swapped, key=lambda item: item["keyid"])
     envelope = dumped(base64.b64encode(PAYLOAD).decode(), ordered)
     assert len(sign.verify(envelope, trusted(A, B)).key_ids) == 2
     with pytest.raises(VerificationError, match="signature: 0 of 2 given keys fit"):
@@ -203,10 +203,10 @@ def test_of_the_two_forms_of_an_ecdsa_signature_one_is_strict(curve: Any) -> Non
     sign.verify(envelope, key.public_key(), strict=True)
 
     def turn(content: dict[str, Any]) -> None:
-        [each] = content["signatures"]
-        r, s = decode_dss_signature(base64.b64decode(each["sig"]))
-        other = encode_dss_signature(r, curve().group_order - s)
-        each["sig"] = base64.b64encode(other).decode()
+        [item] = content["signatures"]
+        r, s = decode_dss_signature(base64.b64decode(item["sig"]))
+        replacement = encode_dss_signature(r, curve().group_order - s)
+        item["sig"] = base64.b64encode(replacement).decode()
 
     twin = json.loads(changed(envelope, turn))
     twin = dumped(twin["payload"], twin["signatures"])
@@ -223,7 +223,7 @@ def test_thresholds_that_mean_nothing_are_refused(threshold: Any) -> None:
         sign.verify(enveloped(PAYLOAD, A), [])
 
 
-# What means harm
+# Hostile envelopes
 
 
 def test_another_kind_of_payload_is_refused_though_it_is_signed() -> None:
@@ -234,73 +234,53 @@ def test_another_kind_of_payload_is_refused_though_it_is_signed() -> None:
             sign.verify(enveloped(PAYLOAD, A, kind=kind), trusted(A))
 
 
+SIGNATURES = json.loads(enveloped(PAYLOAD, A))["signatures"]
+SIGNATURE = SIGNATURES[0]
+
+MALFORMED = [
+    (b"", "Expecting value"),
+    (b"\xff", "can't decode"),
+    (json.dumps(json.loads(enveloped(PAYLOAD, A))).encode("utf-16"), "can't decode"),
+    (b"[]", "got a list, expected an object"),
+    (b"null", "NoneType"),
+    (b"{}", "signatures"),
+    (b"[" * 1_000_000, "recursion"),
+    (b'{"payload":' + b"[" * 1_000_000, "recursion"),
+    (b'{"signatures":' + b"9" * 10_000 + b"}", "digits"),
+    ({"signatures": []}, "got 0, expected 1 to 32"),
+    ({"signatures": SIGNATURES * 33}, "got 33, expected 1 to 32"),
+    ({"signatures": {}}, "got dict"),
+    ({"signatures": [1]}, "signatures: got a int among them, expected objects"),
+    ({"signatures": [{**SIGNATURE, "keyid": 7}]}, "keyid is a int"),
+    ({"signatures": [{**SIGNATURE, "keyid": "\ud800"}]}, "surrogates"),
+    ({"signatures": [{"keyid": SIGNATURE["keyid"]}]}, "sig"),
+    ({"payload": 7}, "payload is a int"),
+    ({"payload": "ä"}, "ascii|base64"),
+    ({"payload": "AAA"}, "padding"),
+    ({"payload": "\ud800"}, "surrogates"),
+    ({"payloadType": 7}, "payloadType is a int"),
+    ({"payloadType": "\ud800"}, "surrogates"),
+    (changed(enveloped(PAYLOAD, A), lambda content: content.pop("signatures")), "'signatures' is missing"),
+    (enveloped(PAYLOAD, A).replace(b'{"payload":', b'{"payload":"AAAA","payload":'), "a name comes twice"),
+    (enveloped(PAYLOAD, A).replace(b'"sig":', b'"sig":"AAAA","sig":'), "a name comes twice"),
+    (enveloped(PAYLOAD, A).replace(b'"sig":', b'"x":{"y":1,"y":2},"sig":'), "a name comes twice"),
+]
+"""Envelopes, or changed fields of a valid one; and the error."""
+
+
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(
-    ("envelope", "what"),
-    [
-        (b"", "Expecting value"),
-        (b"\xff", "can't decode"),
-        (json.dumps(json.loads(enveloped(PAYLOAD, A))).encode("utf-16"), "can't decode"),
-        (b"[]", "got a list, expected an object"),
-        (b"null", "NoneType"),
-        (b"{}", "signatures"),
-        (b"[" * 1_000_000, "recursion"),
-        (b'{"payload":' + b"[" * 1_000_000, "recursion"),
-        (b'{"signatures":' + b"9" * 10_000 + b"}", "digits"),
-        (
-            changed(enveloped(PAYLOAD, A), lambda content: content.update(signatures=[])),
-            "got 0, expected 1 to 32",
-        ),
-        (
-            changed(
-                enveloped(PAYLOAD, A), lambda content: content.update(signatures=content["signatures"] * 33)
-            ),
-            "got 33, expected 1 to 32",
-        ),
-        (changed(enveloped(PAYLOAD, A), lambda content: content.update(signatures={})), "got dict"),
-        (changed(enveloped(PAYLOAD, A), lambda content: content.update(signatures=[7])), "int"),
-        (changed(enveloped(PAYLOAD, A), lambda content: content.update(payload=7)), "int"),
-        (changed(enveloped(PAYLOAD, A), lambda content: content.update(payload="ä")), "ascii|base64"),
-        (changed(enveloped(PAYLOAD, A), lambda content: content.update(payload="AAA")), "padding"),
-        (changed(enveloped(PAYLOAD, A), lambda content: content.update(payload="\ud800")), "surrogates"),
-        (
-            changed(enveloped(PAYLOAD, A), lambda content: content.update(payloadType=7)),
-            "payloadType is a int",
-        ),
-        (changed(enveloped(PAYLOAD, A), lambda content: content.update(payloadType="\ud800")), "surrogates"),
-        (
-            changed(enveloped(PAYLOAD, A), lambda content: content["signatures"][0].update(keyid=7)),
-            "keyid is a int",
-        ),
-        (
-            changed(enveloped(PAYLOAD, A), lambda content: content["signatures"][0].update(keyid="\ud800")),
-            "surrogates",
-        ),
-        (changed(enveloped(PAYLOAD, A), lambda content: content["signatures"][0].pop("sig")), "sig"),
-        (
-            changed(enveloped(PAYLOAD, A), lambda content: content.pop("signatures")),
-            "'signatures' is missing",
-        ),
-        (changed(enveloped(PAYLOAD, A), lambda content: content.update(payload=5)), "payload is a int"),
-        (
-            changed(enveloped(PAYLOAD, A), lambda content: content.update(signatures=[1])),
-            "signatures: got a int among them, expected objects",
-        ),
-        (
-            enveloped(PAYLOAD, A).replace(b'{"payload":', b'{"payload":"AAAA","payload":'),
-            "a name comes twice",
-        ),
-        (enveloped(PAYLOAD, A).replace(b'"sig":', b'"sig":"AAAA","sig":'), "a name comes twice"),
-        (enveloped(PAYLOAD, A).replace(b'"sig":', b'"x":{"y":1,"y":2},"sig":'), "a name comes twice"),
-    ],
-    ids=lambda value: value[:30] if isinstance(value, str) else "",
+    ("envelope", "message"), MALFORMED, ids=lambda value: value[:30] if isinstance(value, str) else ""
 )
-def test_envelopes_that_are_none_are_named(envelope: bytes, what: str, strict: bool) -> None:
+def test_malformed_envelopes_are_named(envelope: bytes | dict[str, Any], message: str, strict: bool) -> None:
+    if isinstance(envelope, dict):
+        fields = envelope
+        envelope = changed(enveloped(PAYLOAD, A), lambda content: content.update(fields))
     for call in (
         lambda: sign.verify(envelope, trusted(A), strict=strict),
         lambda: sign.add_signatures(envelope, B),
     ):
-        with pytest.raises(VerificationError, match=f"^envelope: it is no DSSE envelope .*({what})"):
+        with pytest.raises(VerificationError, match=f"^envelope: it is no DSSE envelope .*({message})"):
             call()
 
 
@@ -313,7 +293,7 @@ def test_an_envelope_is_not_read_beyond_its_limit(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_payload_that_others_would_read_in_another_way_is_refused() -> None:
-    for payload, what in (
+    for payload, message in (
         (PAYLOAD.replace(b'"coverage":', b'"coverage":1,"coverage":'), "a name comes twice"),
         (PAYLOAD.replace(b'"coverage":', b'"more":NaN,"coverage":'), "not as iet writes it"),
         (PAYLOAD.replace(b'"coverage":', b'"more":-1e999,"coverage":'), "not as iet writes it"),
@@ -326,5 +306,5 @@ def test_a_payload_that_others_would_read_in_another_way_is_refused() -> None:
         (PAYLOAD.replace(b"attribution/v1", b"attribution/v2"), "expected .*attribution/v1"),
     ):
         assert payload != PAYLOAD
-        with pytest.raises(VerificationError, match=f"^statement: .*{what}"):
+        with pytest.raises(VerificationError, match=f"^statement: .*{message}"):
             sign.verify(enveloped(payload, A), trusted(A))

@@ -1,4 +1,4 @@
-"""The report as a page: its content, that strangers' text stays text, and how a real browser shows it."""
+"""The report as a page: its content, escaping of untrusted text, and its size."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Parsed(html.parser.HTMLParser):
         self.scripts: list[tuple[dict[str, str | None], str]] = []
         self.segments: list[str] = []
         self._inside: dict[str, str | None] | None = None
-        self._open: list[str] = []  # classes of the elements inside of which a segment's text stands
+        self._open: list[str] = []  # classes of the open elements around a segment's text
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -62,24 +62,24 @@ class Parsed(html.parser.HTMLParser):
 
 
 def shown(report: Report) -> dict[str, Any]:
-    """What the page shows, of which the script has a part; in JSON and back."""
+    """The content of the page, after a check of the part that its script reads."""
     [data] = [text for attributes, text in Parsed(page(report)).scripts if attributes.get("id") == "data"]
-    said = {
+    expected = {
         "agents": [dataclasses.asdict(agent) for agent in view.agents(report)],
         "segments": [dataclasses.asdict(segment) for segment in view.segments(report)],
         "length": len(report.text) if report.text is not None else report.tokens,
         **{name: getattr(view, name)(report) for name in ("boundaries", "doubts", "curves", "graph")},
     }
-    found: dict[str, Any] = json.loads(json.dumps(said))
+    content: dict[str, Any] = json.loads(json.dumps(expected))
     drawn: dict[str, Any] = json.loads(data)
-    assert set(drawn) == set(found)
+    assert set(drawn) == set(content)
     for name, value in drawn.items():
         if name in ("agents", "segments"):
-            parts = [{key: part[key] for key in value[0]} for part in found[name]] if value else []
+            parts = [{key: part[key] for key in value[0]} for part in content[name]] if value else []
             assert value == parts
         else:
-            assert value == found[name]
-    return found
+            assert value == content[name]
+    return content
 
 
 def test_the_page_holds_what_the_report_says(report: Report) -> None:
@@ -128,8 +128,8 @@ def test_the_curves_are_the_window_means(report: Report) -> None:
 
 def test_what_would_change_its_mind(report: Report) -> None:
     segment = next(s for s in report.segments if s.agent is not None)
-    said = " ".join(view.segments(report)[report.segments.index(segment)].why)
-    among = float(re.search(r"if a chance of \D+ 1 in ([\d,]+) were too much", said)[1].replace(",", ""))  # type: ignore[index]
+    sentences = " ".join(view.segments(report)[report.segments.index(segment)].why)
+    among = float(re.search(r"if a chance of \D+ 1 in ([\d,]+) were too much", sentences)[1].replace(",", ""))  # type: ignore[index]
     assert segment.error is not None
     assert 1.05 / among >= segment.error
     if among < 1e6:
@@ -240,14 +240,14 @@ def test_each_paragraph_has_its_number_and_its_agent() -> None:
         "Planner's one.\n\nPlanner's two.\n\nPlanner's three, ",
         "Critic's three.\n\nCritic's four.",
     )
-    one = report_of()
+    base = report_of()
     segments = (
-        dataclasses.replace(one.segments[0], char_end=len(first)),
+        dataclasses.replace(base.segments[0], char_end=len(first)),
         dataclasses.replace(
-            one.segments[0], char_start=len(first), char_end=len(first + second), agent="critic"
+            base.segments[0], char_start=len(first), char_end=len(first + second), agent="critic"
         ),
     )
-    report = dataclasses.replace(one, text=first + second, segments=segments)
+    report = dataclasses.replace(base, text=first + second, segments=segments)
     badges = re.findall(r'class="(name|paragraph)"[^>]*>([^<]*)<', page(report))
     assert [value for _, value in badges] == [
         *("1", "planner", "2", "planner", "3", "planner"),
@@ -258,40 +258,41 @@ def test_each_paragraph_has_its_number_and_its_agent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "said"), [(0.2, "20%"), (0.05, "1 in 20"), (0.03, "1 in 33.33"), (1e-6, "1 in 1,000,000")]
+    ("level", "words"), [(0.2, "20%"), (0.05, "1 in 20"), (0.03, "1 in 33.33"), (1e-6, "1 in 1,000,000")]
 )
-def test_levels_in_plain_words(level: float, said: str) -> None:
+def test_levels_in_plain_words(level: float, words: str) -> None:
     report = dataclasses.replace(report_of(), level=level)
-    assert f"at most {said} is reported to contain one" in wording.promise(report)
-    assert f"wrote none of it is at most {said}." in wording.summary(report)
+    assert f"at most {words} is reported to contain one" in wording.promise(report)
+    assert f"wrote none of it is at most {words}." in wording.summary(report)
 
 
 def test_how_sure_in_plain_words() -> None:
-    one = report_of()
-    sure, nobody = one.segments
+    base = report_of()
+    sure, unattributed = base.segments
 
     def card(segment: Segment, **changes: Any) -> str:
         changed = dataclasses.replace(segment, **changes)
-        return "\n".join(view.segments(dataclasses.replace(one, segments=(changed,)))[0].why)
+        return "\n".join(view.segments(dataclasses.replace(base, segments=(changed,)))[0].why)
 
-    said = card(sure)
+    sentences = card(sure)
     assert (
-        "very sure that planner wrote in here. The chance that it wrote none of this is about 1 in 1" in said
+        "very sure that planner wrote in here. The chance that it wrote none of this is about 1 in 1"
+        in sentences
     )
     assert "How sure: sure that planner" in card(sure, error=0.004)
     assert "about 1 in 250," in card(sure, error=0.004)
     assert "less than 1 in 1,000,000," in card(sure, error=1e-9)
-    assert "too weak" not in said
+    assert "too weak" not in sentences
     weak = "By itself this passage is too weak to show it: the chance of as much without the mark is 37%."
     assert weak in card(sure, log_p=-1.0)
-    assert "About 89 to 97% of these words are planner's." in said
+    assert "About 89 to 97% of these words are planner's." in sentences
     assert "Nearly all of these words are planner's." in card(sure, share_interval=(0.998, 1.0))
     assert "About 70% of these words" in card(sure, share_interval=(0.701, 0.699))
     assert "of these words" not in card(sure, share_interval=None)
-    assert "of these words" not in card(nobody)
-    assert "perhaps it was critic" in card(nobody)
-    assert "better than chance" in card(nobody, log_p=-0.1, error=0.9)
-    assert "What would change that" in card(nobody)
+    assert "of these words" not in card(unattributed)
+    assert "perhaps it was critic" in card(unattributed)
+    assert "better than chance" in card(unattributed, log_p=-0.1, error=0.9)
+    assert "What would change that" in card(unattributed)
 
 
 def test_where_it_ends_in_words(report: Report) -> None:
@@ -299,9 +300,9 @@ def test_where_it_ends_in_words(report: Report) -> None:
     assert first.end_interval is not None
     low, high = first.end_interval
     assert 0 < high - low < 12
-    said = view.segments(report)[0].why
-    assert f"It ends somewhere in “{' '.join(TEXT.split()[low:high])}”." in said
-    assert not any("begins" in line for line in said)
+    sentences = view.segments(report)[0].why
+    assert f"It ends somewhere in “{' '.join(TEXT.split()[low:high])}”." in sentences
+    assert not any("begins" in line for line in sentences)
     without = view.segments(dataclasses.replace(report, trace=None))[0].why
     assert not any("ends somewhere" in line for line in without)  # where its tokens lie is not known
 

@@ -1,4 +1,4 @@
-"""The index of many documents: what strangers call their files is shown, and does nothing."""
+"""The index of many documents: hostile file names are shown as text."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ STRANGERS = ("drafter", "editor", "reviewer")
 
 @pytest.fixture(scope="module")
 def wrong() -> Report:
-    """The report on a marked text under the keys of others."""
+    """The report on a marked text, read with keys that did not mark it."""
     report = reader(team(STRANGERS)).audit(TEXT)
     assert report.found == ()
     assert [segment.agent for segment in report.segments] == [None] * len(report.segments)
@@ -33,8 +33,8 @@ def cards(report: Report) -> str:
 def test_no_prose_names_an_agent_that_is_not_found(wrong: Report) -> None:
     explained = [str(event["gen_ai.evaluation.explanation"]) for event in wrong.evaluation_events()]
     assert "unattributed" in str(wrong)
-    for said in (cards(wrong), "\n".join(explained), str(wrong).split("agent ")[0]):
-        assert not [name for name in STRANGERS if name in said]
+    for prose in (cards(wrong), "\n".join(explained), str(wrong).split("agent ")[0]):
+        assert not [name for name in STRANGERS if name in prose]
     assert "perhaps" not in str(wrong)
     assert "perhaps" not in wrong.to_html()
     assert "some key always fits best" in cards(wrong).lower()
@@ -44,10 +44,10 @@ def test_json_keeps_the_guess_where_it_is_no_accusation(wrong: Report) -> None:
     content = json.loads(wrong.to_json())
     validator().validate(content)
     assert {segment["best_guess"] for segment in content["segments"]} == {None}
-    for told, segment in zip(content["segments"], wrong.segments, strict=True):
-        assert told["posterior"] is told["error"] is None
+    for segment_data, segment in zip(content["segments"], wrong.segments, strict=True):
+        assert segment_data["posterior"] is segment_data["error"] is None
         expected = {"nearest_key": segment.best_guess, "posterior": segment.posterior, "error": segment.error}
-        assert told["not_found_in_text"] == expected
+        assert segment_data["not_found_in_text"] == expected
 
 
 def test_a_guess_who_is_found_elsewhere_in_the_text_keeps_the_name() -> None:
@@ -57,10 +57,10 @@ def test_a_guess_who_is_found_elsewhere_in_the_text_keeps_the_name() -> None:
         at_level = report_of(level=level)
         assert ("perhaps critic" in str(at_level)) is named
         assert ("perhaps it was critic" in cards(at_level)) is named
-        told = at_level.to_dict()["segments"][1]
+        segment_data = at_level.to_dict()["segments"][1]
         validator().validate(json.loads(at_level.to_json()))
-        assert (told["best_guess"] == "critic") is named
-        assert ("not_found_in_text" in told) is not named
+        assert (segment_data["best_guess"] == "critic") is named
+        assert ("not_found_in_text" in segment_data) is not named
 
 
 def test_a_forced_choice_names_somebody_whoever_is_found() -> None:

@@ -18,19 +18,19 @@ from tests.support.reports import TEXT, report_of
 
 @pytest.fixture
 def report() -> Report:
-    """Planner, critic, a part left out, nobody, planner again."""
+    """Planner, critic, a part left out, an unattributed one, planner again."""
     one = report_of()
-    planner, nobody = one.segments
+    planner, unattributed = one.segments
     critic = dataclasses.replace(planner, char_start=22, char_end=30, start=60, end=70, agent="critic")
     left_out = dataclasses.replace(
-        nobody, char_start=30, char_end=35, start=70, end=72, best_guess=None, left_out=True
+        unattributed, char_start=30, char_end=35, start=70, end=72, best_guess=None, left_out=True
     )
-    nobody = dataclasses.replace(nobody, char_start=35, start=72, char_end=40, end=80)
-    again = dataclasses.replace(planner, char_start=40, char_end=len(TEXT), start=80, end=90)
+    unattributed = dataclasses.replace(unattributed, char_start=35, start=72, char_end=40, end=80)
+    last = dataclasses.replace(planner, char_start=40, char_end=len(TEXT), start=80, end=90)
     passages = (Transition(60, "planner", "critic", 0.75),)
     return dataclasses.replace(
         one,
-        segments=(planner, critic, left_out, nobody, again),
+        segments=(planner, critic, left_out, unattributed, last),
         transitions=Transitions(one.agents, passages),
     )
 
@@ -40,8 +40,8 @@ def test_prov_is_read_by_the_prov_package(report: Report, tmp_path: pathlib.Path
     data = report.to_prov(tmp_path / "prov.json")
     assert (tmp_path / "prov.json").read_text(encoding="utf-8") == data + "\n"
     read = model.ProvDocument.deserialize(content=data, format="json")
-    again = model.ProvDocument.deserialize(content=read.serialize(format="json"), format="json")
-    assert read == again
+    reparsed = model.ProvDocument.deserialize(content=read.serialize(format="json"), format="json")
+    assert read == reparsed
     kinds = {
         kind: len(list(read.get_records(getattr(model, kind))))
         for kind in (
@@ -98,12 +98,12 @@ def test_prov_says_who_wrote_what(report: Report) -> None:
 
 
 def test_prov_says_who_followed_where_a_passage_begins_with_what_is_open(report: Report) -> None:
-    planner, critic, *rest = report.segments
+    planner, critic, *remaining = report.segments
     opened = dataclasses.replace(critic, char_end=25, end=63, agent=None)
     named = dataclasses.replace(critic, char_start=25, start=63)
-    again = dataclasses.replace(named, char_start=28, start=67)
-    some = (planner, opened, dataclasses.replace(named, char_end=28, end=67), again, *rest)
-    content = json.loads(dataclasses.replace(report, segments=some).to_prov())
+    third = dataclasses.replace(named, char_start=28, start=67)
+    segments = (planner, opened, dataclasses.replace(named, char_end=28, end=67), third, *remaining)
+    content = json.loads(dataclasses.replace(report, segments=segments).to_prov())
     [passage] = content["wasInformedBy"].values()
     assert passage["prov:informed"] == "iet:writing-2"
     assert passage["prov:informant"] == "iet:writing-0"
@@ -140,13 +140,15 @@ def test_an_audit_in_prov_and_dot_whatever_agents_are_called() -> None:
 
 def test_events_carry_the_names_of_the_conventions(report: Report) -> None:
     conventions = pytest.importorskip("opentelemetry.semconv._incubating.attributes.gen_ai_attributes")
-    known = {value for name, value in vars(conventions).items() if name.isupper() and isinstance(value, str)}
+    conventional = {
+        value for name, value in vars(conventions).items() if name.isupper() and isinstance(value, str)
+    }
     events = report.evaluation_events("resp-1")
     assert EVENT == "gen_ai.evaluation.result"
     assert len(events) == 4  # none for what was left out
     for event in events:
         theirs = {name for name in event if not name.startswith("iet.")}
-        assert theirs <= known
+        assert theirs <= conventional
         assert all(type(value) in (str, int, float) for value in event.values())
         assert event["gen_ai.response.id"] == "resp-1"
     assert [event.get("gen_ai.agent.name") for event in events] == ["planner", "critic", None, "planner"]

@@ -1,4 +1,4 @@
-"""Keys that sign: from files and behind URIs; what is refused, and that no secret is shown."""
+"""Signing keys from files and URIs: what is refused, and that no secret is shown."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ PIN = "846213-secret"
 def test_keys_from_files(tmp_path: pathlib.Path, key: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     private, public = write_keys(tmp_path, key)
     monkeypatch.setenv("CRYPTO_SIGNER_PATH_PREFIX", str(tmp_path))
-    for given in (private, str(private), f"file2:{private}", "file2:auditor.pem", key, [private]):
-        envelope = sign.sign(report_of(), given)
+    for argument in (private, str(private), f"file2:{private}", "file2:auditor.pem", key, [private]):
+        envelope = sign.sign(report_of(), argument)
         for theirs in (public, str(public), key.public_key(), [public]):
             assert sign.verify(envelope, theirs, strict=True).key_ids == (name_of(key.public_key()),)
 
@@ -60,17 +60,17 @@ def test_what_is_no_key_of_ours_is_refused(tmp_path: pathlib.Path) -> None:
     private, public = write_keys(tmp_path, ed25519())
     public.chmod(0o600)
     weak = rsa.generate_private_key(65537, 1024)
-    others = [ec.generate_private_key(ec.SECP256K1()), ed448.Ed448PrivateKey.generate(), weak]
-    others.append(dsa.generate_private_key(2048))
-    for key in others:
+    unsupported = [ec.generate_private_key(ec.SECP256K1()), ed448.Ed448PrivateKey.generate(), weak]
+    unsupported.append(dsa.generate_private_key(2048))
+    for key in unsupported:
         other_private, other_public = write_keys(tmp_path, key, "other")
-        for given in (other_private, key):
+        for argument in (other_private, key):
             with pytest.raises(InputError, match="expected") as caught:
-                signers.load_signers(given)
-            assert given is key or str(caught.value).startswith(f"{other_private}: ")
-        for given in (other_public, key.public_key()):
+                signers.load_signers(argument)
+            assert argument is key or str(caught.value).startswith(f"{other_private}: ")
+        for argument in (other_public, key.public_key()):
             with pytest.raises(InputError, match=r"got no supported public key, expected .*: Ed25519, ECDSA"):
-                signers.load_public_key(given)
+                signers.load_public_key(argument)
     with pytest.raises(InputError, match=r"auditor.pub.pem: got no private key in PEM"):
         signers.load_signers(public)
     with pytest.raises(InputError, match=r"auditor.pem: got no supported public key"):
@@ -109,9 +109,9 @@ def test_what_is_no_key_of_ours_is_refused(tmp_path: pathlib.Path) -> None:
 def test_a_private_key_that_others_can_read_is_refused(tmp_path: pathlib.Path) -> None:
     private, _ = write_keys(tmp_path, ed25519())
     private.chmod(0o640)
-    for given in (private, f"file2:{private}"):
+    for argument in (private, f"file2:{private}"):
         with pytest.raises(InputError, match="got mode 0640, expected 0600"):
-            signers.load_signers(given)
+            signers.load_signers(argument)
 
 
 def test_uris_that_cannot_be_used_are_named_without_what_may_be_secret(tmp_path: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-"""What reaches a terminal: lines that fit, and nothing that steers it."""
+"""The report in a terminal: lines fit its width, and text cannot control it."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ def report() -> Report:
     registry = team(NAMES, vocab_size=400, kappa=3.0)
     turns = [(NAMES[1], 150), (NAMES[2], 150), (NAMES[1], 150)]
     ids = write(registry, turns, ids=range(400), flat=True)
-    found = iet.Auditor(registry).audit(token_ids=ids)
-    assert found.found
-    assert {segment.agent for segment in found.segments} == set(NAMES[1:3])
+    output = iet.Auditor(registry).audit(token_ids=ids)
+    assert output.found
+    assert {segment.agent for segment in output.segments} == set(NAMES[1:3])
     ends = [
-        round(segment.end / len(ids) * len(TEXT)) for segment in found.segments if segment.end is not None
+        round(segment.end / len(ids) * len(TEXT)) for segment in output.segments if segment.end is not None
     ]
     segments = [
         dataclasses.replace(segment, char_start=start, char_end=end)
-        for segment, start, end in zip(found.segments, [0, *ends[:-1]], ends, strict=True)
+        for segment, start, end in zip(output.segments, [0, *ends[:-1]], ends, strict=True)
     ]
     segments[-1] = dataclasses.replace(segments[-1], agent=None, error=0.3)
-    return dataclasses.replace(found, text=TEXT, segments=tuple(segments), seam_share=0.01)
+    return dataclasses.replace(output, text=TEXT, segments=tuple(segments), seam_share=0.01)
 
 
 def shown(report: Report, file: io.StringIO | None = None) -> str:
@@ -99,8 +99,8 @@ def test_no_line_is_longer_than_the_terminal_and_none_is_lost(
     assert "unattributed" in pieces
 
 
-@pytest.mark.parametrize("name", ["TERM=dumb", "NO_COLOR=1", "FORCE_COLOR=1", "piped"])
-def test_what_steers_a_terminal_comes_from_us_alone(
+@pytest.mark.parametrize("name", ["TERM=dumb", "NO_COLOR=1", "FORCE_COLOR=1", "piped", "terminal"])
+def test_only_the_report_controls_the_terminal(
     report: Report, name: str, rich: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "=" in name:
@@ -110,12 +110,12 @@ def test_what_steers_a_terminal_comes_from_us_alone(
     assert not set(ours) & set("\x1b\x07\x9b\u202e\u2066\x7f\r")
     assert "␛[2J" in ours
     coloured = "\x1b[38;" in output
-    assert coloured == (rich and name == "FORCE_COLOR=1")
+    assert coloured == (rich and name in ("FORCE_COLOR=1", "terminal"))
     if not rich or name in ("TERM=dumb", "piped"):
         assert "\x1b" not in output
     for segment in report.segments:
         assert f"[{segment.agent or '?'}] " in ours
-    # What is piped on gets no line breaks of ours.
+    # Piped lines are not broken.
     assert ("x" * 150 in ours) == (name in ("piped", "FORCE_COLOR=1"))
 
 
@@ -136,13 +136,13 @@ def test_scores_and_starts_lie_above_each_other(report: Report, monkeypatch: pyt
         text=None,
         segments=tuple(dataclasses.replace(s, char_start=None, char_end=None) for s in report.segments),
     )
-    found = ESCAPES.sub("", shown(by_ids)).split("\n")
-    first = next(i for i, line in enumerate(found) if line.startswith("f(t, a)"))
-    bars = [line for line in found[first : first + 6] if set(line) & set("▁▂▃▄▅▆▇█")]
+    output = ESCAPES.sub("", shown(by_ids)).split("\n")
+    first = next(i for i, line in enumerate(output) if line.startswith("f(t, a)"))
+    bars = [line for line in output[first : first + 6] if set(line) & set("▁▂▃▄▅▆▇█")]
     offset = 14  # the longest name that is drawn takes 20 cells at most
     assert len(bars) == 3
     strongest = {bar[:3]: bar for bar in bars}
-    starts = next(line for line in found[first:] if line.startswith("starts"))
+    starts = next(line for line in output[first:] if line.startswith("starts"))
     marks = [i for i, character in enumerate(starts) if character == "^"]
     assert len(marks) == len(report.segments) - 1
     # Between the two hand-overs the second agent's bar is the high one.
@@ -169,14 +169,14 @@ def test_tables_fit_or_become_paragraphs(width: int) -> None:
         ("1", "批評家", "one two three four five", ""),
         ("2", "b", "", ""),
     ]
-    found = [line for row in lines.table(rows, width, wraps=2) for line in row]
-    assert max(map(cells, found)) <= width
-    assert not any("unused" in line for line in found)
-    words = " ".join(" ".join(found).split())
+    output = [line for row in lines.table(rows, width, wraps=2) for line in row]
+    assert max(map(cells, output)) <= width
+    assert not any("unused" in line for line in output)
+    words = " ".join(" ".join(output).split())
     assert "批評家" in words
     assert "one two three four five" in words or width == 44
     if width == 100:
-        assert found == ["turn  who     what", "1     批評家  one two three four five", "2     b"]
+        assert output == ["turn  who     what", "1     批評家  one two three four five", "2     b"]
     assert lines.table(rows[:2], right=True)[1] == ["1     批評家  one two three four five"]
 
 
@@ -195,6 +195,7 @@ def test_tables_fit_or_become_paragraphs(width: int) -> None:
         ("    indented", 8, ["    inde", "nted"]),
         ("a   b", 3, ["a", "b"]),
         ("\x1b[1m", 9, ["␛[1m"]),
+        ("עברית\ttab", 20, ["עברית   tab"]),
     ],
 )
 def test_lines_break_between_words_where_they_can(text: str, width: int | None, expected: list[str]) -> None:
