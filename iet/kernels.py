@@ -15,7 +15,7 @@ from iet.marks.registry import Registry
 from iet.native import cuda, host
 from iet.native.host import check_token_ids as check_token_ids
 from iet.native.load import Backends, backends, check_environment, load_cuda
-from iet.native.marking import Marking
+from iet.native.marking import KernelParams
 from iet.native.pairs import repeats
 
 if TYPE_CHECKING:
@@ -71,15 +71,15 @@ def embed_(
         slots: integers [B], rows of `registry.marking_keys(profile)`, or -1 for an unmarked row of logits. An
             agent's slot, `registry.slot(agent)`, is its row.
         registry: the registry, or a `KeyTable` of it.
-        counts: integers [B], only of family `gumbel`: how often the context of each row stood before in its
-            sequence, prompt included. None: 0 everywhere; then rows whose context did are
-            to have slot -1, because their noise is one that their text has met.
-        profile: id of the profile, where the registry has several.
-        temperature: scalar or [B]; κ is multiplied by it. 1 where `logits` are the final ones; where the
-            sampler will still divide by a temperature, that temperature.
+        counts: integers [B], only in family `gumbel`: the number of earlier occurrences of each row's context
+            in its sequence, prompt included. None: 0; a row with a repeated context then needs slot -1,
+            because its noise was used before.
+        profile: id of the profile, if the registry has several.
+        temperature: scalar or [B]; κ is multiplied by it. 1 for final `logits`; the sampler's temperature
+            if it divides them afterwards.
         rows: integers [M], no number twice: the rows of `logits` that are marked. Contexts, slots, counts and
             temperatures are then [M, n-1] and [M]: entry i is for row `rows[i]`. None: all rows. On CUDA
-            a number that stands there twice is not noticed, and its row undefined.
+            a duplicate is not detected, and its row is undefined.
         num_threads: of the CPU, at least 1. None: $IET_NUM_THREADS, or as many cores as the process may use;
             small batches take fewer. It changes no result.
 
@@ -87,14 +87,14 @@ def embed_(
     on the device of the logits and are read there when two kernels run, on the current stream: nothing is
     allocated, copied or waited for, so a call may be captured in a graph (`prepare` the keys before) and
     replayed with new contents. A row that would be refused below is left unmarked there, and
-    `raise_if_refused` tells later. Call `prepare` before torch.compile, too.
+    `raise_if_refused` raises later. Call `prepare` before torch.compile, too.
 
     Raises:
         ShapeError: wrong shape, dtype, stride or device of an argument.
         InputError: a slot that names no key, counts where seeds hold none or below 0, or a negative id in
-            the context of a marked row (engines write -1 where the real id is not known yet; hashing it would
+            the context of a marked row (engines write -1 if the real id is not known yet; hashing it would
             lose the mark).
-        BackendUnavailable: logits on a device for which no kernel is built. Nothing is copied.
+        BackendUnavailable: logits on a device without a built kernel. Nothing is copied.
 
     Deterministic, and the same to the bit on every backend, but for the payload of a NaN. O(B·V), for marked
     rows only.
@@ -160,7 +160,7 @@ def prepare(registry: Registry | KeyTable, device: torch.device | str, *, profil
     Args:
         registry: the registry, or a `KeyTable` of it.
         device: a CUDA device.
-        profile: id of the profile, where the registry has several.
+        profile: id of the profile, if the registry has several.
 
     Raises:
         BackendUnavailable: no CUDA module, or `device` is not a CUDA device.
@@ -173,7 +173,7 @@ def prepare(registry: Registry | KeyTable, device: torch.device | str, *, profil
 def raise_if_refused(device: torch.device | str) -> None:
     """Raise what `embed_` refused on a CUDA device since the last call: it cannot raise while it runs there.
 
-    Waits for the device's current stream: call it where that is waited for anyway, as when a request ends.
+    Waits for the device's current stream: call it at a point that waits anyway, as when a request ends.
 
     Raises:
         InputError: a marked row held a negative id in its context, or a slot, row or temperature out of
@@ -217,25 +217,25 @@ def score_tokens(
 
     Keys of other schemes give the numbers of their own detectors: `iet.EngineKeys` those of serving engines
     (docs/internals/foreign_marks.md), `iet.WaterfallKeys` those of the public Waterfall package, with
-    φ(RandomState((id, *context)).permutation(V)[y_j]), where the mean of a column is the package's `q_score`
+    φ(RandomState((id, *context)).permutation(V)[y_j]); the mean of a column is the package's `q_score`
     (the same page). `EngineKeys.unnamed` and `WaterfallKeys.unnamed` take keys without agents.
 
     Args:
-        token_ids: integer ids [T]; a CUDA tensor (int32 or int64) is scored where it lies.
+        token_ids: integer ids [T]; a CUDA tensor (int32 or int64) is scored on its device.
         registry: the registry (all epochs of all agents), or `Keys`: a `KeyTable` of it, `WaterfallKeys` or
             `EngineKeys`.
-        profile: id of the profile, where the registry has several.
+        profile: id of the profile, if the registry has several.
         num_threads: as in `embed_`.
 
     Returns:
         [T, K] in [-1, 1], in family `gumbel` -log(1 - u), which is above 0 and on average 1 without a mark;
-        0 where a position is not scored (see `positions`): a numpy array, or for a CUDA
+        0 if a position is not scored (see `positions`): a numpy array, or for a CUDA
         tensor one on its device, queued on the current stream. Columns follow
         `registry.scoring_keys(profile)`: several for an agent whose key was rotated.
         float32; float64 under scheme `waterfall`, as in the package. There a context with an id at or above
-        V, after which the package marks with the identity permutation whatever the id, gives φ(y_j) under
-        every key: it is in the scores, as in the package's, but tells nobody apart, so `positions` does not
-        count it as scored.
+        V gives φ(y_j) under every key, because the package uses the identity permutation after it. The scores
+        contain it, as in the package, but it cannot distinguish keys, so `positions` does not count it as
+        scored.
 
     Raises:
         ShapeError: `token_ids` is not one-dimensional or not integer.
@@ -297,7 +297,7 @@ def score_spans(
             them is in no span.
         registry: the registry (all epochs of all agents), or `Keys`.
         counted: bool [T], the positions to add up; None: all that are scored.
-        profile: id of the profile, where the registry has several.
+        profile: id of the profile, if the registry has several.
         num_threads: as in `embed_`.
 
     With a CUDA tensor of ids, `boundaries` is a tensor on its device or a list, `counted` a tensor there.
@@ -325,12 +325,12 @@ def positions(
     """Tell which positions are scored, and which of those repeat an earlier (context, token) pair.
 
     A repeated pair has the same score under every key as its first occurrence: it is no new evidence. In
-    family "gumbel" nothing is a repeat, because seeds hold how often the context stood before.
+    family "gumbel" nothing is a repeat, because seeds count the earlier occurrences of the context.
 
     Args:
         token_ids: integer ids [T].
         registry: the registry, or a `KeyTable` of it.
-        profile: id of the profile, where the registry has several.
+        profile: id of the profile, if the registry has several.
 
     Returns:
         scored bool [T], repeated bool [T] (false where not scored). Expected O(T·n).
@@ -348,13 +348,13 @@ def pair_numbers(
 ) -> NDArray[np.int64]:
     """Number the (context, token) pairs of a text.
 
-    In family "gumbel" all positions differ, because seeds hold how often the context stood before.
+    In family "gumbel" all positions differ, because seeds count the earlier occurrences of the context.
 
     Args:
         token_ids: integer ids [T].
         registry: the registry, or a `KeyTable` of it.
         counted: bool [T], the positions to number; None: all that are scored.
-        profile: id of the profile, where the registry has several.
+        profile: id of the profile, if the registry has several.
 
     Returns:
         int64 [T]: 0, 1, 2, ... in the order of first occurrence, equal for equal pairs, -1 where not scored
@@ -394,7 +394,7 @@ def permute_cuda(
     return cuda.permute(load_cuda(), token_ids, seeds, vocab_size, k_p)
 
 
-def _check_counts(marking: Marking, counts: object) -> None:
+def _check_counts(marking: KernelParams, counts: object) -> None:
     if counts is not None and not marking.counted:
         raise InputError(
             f"counts: got some under family {marking.family!r}, expected none: seeds hold them in family"
@@ -405,7 +405,7 @@ def _check_counts(marking: Marking, counts: object) -> None:
 def _keys(registry: object, profile: str | None) -> Keys:
     """Return the keys that score."""
     check_environment()
-    if isinstance(registry, KeyTable):  # what has a protocol's attributes is not told as quickly
+    if isinstance(registry, KeyTable):  # faster than the check of a protocol
         return registry
     if isinstance(registry, (Registry, ForeignKeys)):
         return registry.scoring_keys(profile)
@@ -414,7 +414,7 @@ def _keys(registry: object, profile: str | None) -> Keys:
     return registry
 
 
-def _marking(keys: Keys) -> Marking:
+def _marking(keys: Keys) -> KernelParams:
     """Return what a CUDA call takes of keys that score."""
     if not isinstance(keys, KeyTable):
         raise BackendUnavailable(

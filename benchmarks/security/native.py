@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from iet.marks.families import FAMILIES
 from iet.native import foreign, reference
-from iet.native.marking import Marking
+from iet.native.marking import KernelParams
 
 ROOT = pathlib.Path(__file__).parents[2]
 FAMILY_NAMES = {family.code: family.name for family in FAMILIES.values()}
@@ -101,8 +101,8 @@ def _array(line: Line, name: str, dtype: Any) -> NDArray[Any]:
     return np.frombuffer(bytearray.fromhex(line[name]), dtype)
 
 
-def _marking(line: Line) -> Marking:
-    return Marking(
+def _marking(line: Line) -> KernelParams:
+    return KernelParams(
         vocab_size=line["vocab"],
         n_gram=line["n_gram"],
         family=FAMILY_NAMES[line["family"]],
@@ -120,7 +120,7 @@ def _permute(line: Line) -> bool:
     return np.array_equal(ranks, _array(line, "ranks", np.uint32))
 
 
-def _text(line: Line) -> tuple[Marking, NDArray[np.int64], NDArray[np.int32]]:
+def _text(line: Line) -> tuple[KernelParams, NDArray[np.int64], NDArray[np.int32]]:
     return _marking(line), _array(line, "ids", np.int64), _array(line, "counts", np.int32)
 
 

@@ -99,7 +99,7 @@ class SessionRows:
     def send(self, device: torch.device) -> None:
         """Send what was written to a device: before the step that marks with it, on its stream."""
         if self._changed:
-            cuda.take_keys(self.keys.marking, device)
+            cuda.refresh_keys(self.keys.marking, device)
         self._changed = False
 
     def _write(self, at: int, row: int, session: str) -> None:
@@ -112,7 +112,7 @@ class SessionRows:
         subkey = derive_subkey(derive_session(secret, session))
         self.keys.subkeys[at] = np.frombuffer(subkey, np.uint8)
         self.keys.k_p[at] = own.k_p[row]
-        host.take_keys(self.keys.marking)
+        host.refresh_keys(self.keys.marking)
         self._changed = True
 
     def _table(self, room: int) -> KeyTable:

@@ -19,7 +19,7 @@ from iet.marks.derivation import derive_frequency, derive_subkey
 from iet.marks.scheme import AnyProfile as AnyProfile
 from iet.marks.scheme import Profile
 from iet.native import host
-from iet.native.marking import Marking
+from iet.native.marking import KernelParams
 from iet.native.pairs import number_pairs, number_pairs_of, times_before
 from iet.native.reference import is_scored
 from iet.native.siphash import hash_n_grams
@@ -212,10 +212,10 @@ class KeyTable(Keys):
         return len(self.owners)
 
     @functools.cached_property
-    def marking(self) -> Marking:
+    def marking(self) -> KernelParams:
         """The arguments of native calls."""
         profile, scheme = self.profile, self.profile.scheme
-        return Marking(
+        return KernelParams(
             profile.vocab_size,
             scheme.n_gram,
             scheme.family,

@@ -1,4 +1,4 @@
-"""Types of NumPy arrays by name; what a signature cannot say, their shapes, stands in docstrings."""
+"""Types of NumPy arrays. A signature cannot give their shapes; docstrings do."""
 
 from __future__ import annotations
 

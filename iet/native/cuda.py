@@ -1,10 +1,10 @@
-"""The ops on CUDA tensors: what is kept on a device, and what a kernel is told about a tensor.
+"""The ops on CUDA tensors: buffers on the device, and the description of tensors for a kernel.
 
-Everything that a call reads lies on the device of the logits and is read there, so that nothing is copied, no
-memory is allocated and nothing waits: a call may stand in a captured graph. Three things are made beforehand
-and kept: per key table and device the keys (derived ones; secrets never leave the registry) and the bits of
-the unmarked ids, and per stream the records of rows, which one kernel of `embed_` leaves to the other. What a
-kernel refuses it cannot raise: it writes it into memory of the host, where `Refusals` reads it later.
+All inputs of a call are read on the device of the logits. A call copies nothing, allocates nothing and does
+not wait, so it can be part of a captured graph. Three buffers are made before and cached: for each key table
+and device the keys (derived ones; secrets never leave the registry) and the bits of the unmarked ids, and for
+each stream the records of rows, which the first kernel of `embed_` writes for the second. A kernel cannot
+raise; it writes an error into host memory, which `Refusals` reads later.
 
 `iet.kernels` is the only caller of the ops; iet/native/host.py checks the logits for it. Engines keep
 `Refusals` of their own; those whose contexts lie on the device read them with iet/native/rows.py.
@@ -25,7 +25,7 @@ from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.native import reference
 from iet.native.host import Logits, checked_pairs, is_tensor
 from iet.native.load import load_cuda
-from iet.native.marking import Marking
+from iet.native.marking import KernelParams
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,7 @@ _REFUSED = (  # in the order of `Refused` in csrc/ops.h
 class DeviceTable:
     """A marking on one device, with the native object that points to it."""
 
-    def __init__(self, module: Any, marking: Marking, device: torch.device) -> None:
+    def __init__(self, module: Any, marking: KernelParams, device: torch.device) -> None:
         import torch
 
         bits = np.zeros(-(-marking.vocab_size // module.chunk) * module.chunk, dtype=np.uint8)
@@ -62,7 +62,7 @@ class DeviceTable:
         profile = marking.vocab_size, marking.n_gram, marking.code
         self.marking = module.Marking(*profile, *addresses.values(), len(marking))
 
-    def take_keys(self, marking: Marking) -> None:
+    def refresh_keys(self, marking: KernelParams) -> None:
         """Queue copies of the keys of a marking on the current stream."""
         import torch
 
@@ -84,15 +84,15 @@ class DeviceTable:
             self._streams.add(current)
 
 
-def _keys_of(marking: Marking) -> dict[str, np.ndarray[Any, Any]]:
+def _keys_of(marking: KernelParams) -> dict[str, np.ndarray[Any, Any]]:
     """Return what of a marking differs from key to key."""
     return {
-        "subkeys": marking.words.view(np.int64),
+        "subkeys": marking.subkey_words.view(np.int64),
         "steps": reference.phase_step(marking.k_p, marking.vocab_size).view(np.int32),
     }
 
 
-_tables: weakref.WeakKeyDictionary[Marking, dict[Any, DeviceTable]] = weakref.WeakKeyDictionary()
+_tables: weakref.WeakKeyDictionary[KernelParams, dict[Any, DeviceTable]] = weakref.WeakKeyDictionary()
 _in_graphs: set[Any] = set()  # a captured graph keeps their addresses, so they stay for good
 # device -> memory of the host that it writes into, one entry for each of _REFUSED; 0 or 1 + the row
 _refused: dict[Any, NDArray[np.int32]] = {}
@@ -144,7 +144,7 @@ def capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-def table(module: Any, marking: Marking, device: torch.device) -> DeviceTable:
+def table(module: Any, marking: KernelParams, device: torch.device) -> DeviceTable:
     """Return the marking on `device`, made on the first call, which must not be inside a graph capture."""
     import torch
 
@@ -176,14 +176,14 @@ def table(module: Any, marking: Marking, device: torch.device) -> DeviceTable:
     return found
 
 
-def take_keys(marking: Marking, device: torch.device) -> None:
+def refresh_keys(marking: KernelParams, device: torch.device) -> None:
     """Take over what was written into the arrays of keys of a marking, in the order of the current stream.
 
     Nothing is waited for, and a captured graph reads the new keys when it is replayed.
     """
     table = _tables.get(marking, {}).get(device)
     if table is not None:
-        table.take_keys(marking)
+        table.refresh_keys(marking)
 
 
 def checked_device(device: torch.device | str) -> torch.device:
@@ -223,7 +223,7 @@ def device_guard(device: torch.device) -> AbstractContextManager[object]:
 
 def embed_(
     module: Any,
-    marking: Marking,
+    marking: KernelParams,
     logits: Logits,
     contexts: Any,
     slots: Any,
@@ -236,11 +236,11 @@ def embed_(
 
     Args:
         module: the native one.
-        marking: what is marked with.
-        logits: where they lie.
+        marking: the keys and their parameters.
+        logits: their layout on the device.
         contexts, slots, temperature, rows, counts: as in `iet.embed_`.
-        source: what is marked, laid out as `logits` are, which are then written in full; None: `logits`.
-            Then `rows` is None.
+        source: the unmarked logits, in the same layout as `logits`, which are then written in full; `rows`
+            must be None. None: `logits` are changed in place.
     """
     device = logits.device
     index = None if rows is None else _on_device("rows", rows, device, (None,))
@@ -325,10 +325,10 @@ def times_before(token_ids: torch.Tensor, n_gram: int) -> torch.Tensor:
     return counts
 
 
-def score_tokens(module: Any, marking: Marking, token_ids: torch.Tensor) -> torch.Tensor:
+def score_tokens(module: Any, marking: KernelParams, token_ids: torch.Tensor) -> torch.Tensor:
     """Queue `score_tokens` on the current stream; return float32 [T, K] on the device of the ids.
 
-    Waits where the marking is `counted`.
+    Waits for the device if the marking is `counted`.
     """
     import torch
 
@@ -343,7 +343,7 @@ def score_tokens(module: Any, marking: Marking, token_ids: torch.Tensor) -> torc
 
 
 def score_spans(
-    module: Any, marking: Marking, token_ids: torch.Tensor, boundaries: Any, counted: Any
+    module: Any, marking: KernelParams, token_ids: torch.Tensor, boundaries: Any, counted: Any
 ) -> torch.Tensor:
     """Queue `score_spans`; return float64 [S, K] on the device of the ids. Waits, to check the boundaries."""
     import torch
@@ -420,16 +420,16 @@ def _raise(flag: NDArray[np.int32]) -> None:
     rows = flag.tolist()
     if not any(rows):
         return
-    told = [text.format(row=row - 1) for text, row in zip(_REFUSED, rows, strict=True) if row]
+    messages = [text.format(row=row - 1) for text, row in zip(_REFUSED, rows, strict=True) if row]
     flag[np.flatnonzero(rows)] = 0  # those alone: a kernel may be writing another
     raise InputError(
-        "; ".join(told)
+        "; ".join(messages)
         + " (found on the device, in this call or an earlier one: such rows were left unmarked)"
     )
 
 
 class Refusals:
-    """Raises what embed_ refused on a device one call late, so that nobody ever waits for it.
+    """Raise the errors of `embed_` on a device one call later, without waiting for the device.
 
     The device writes into memory of the host: `note` says which device was used, `check` reads what its work
     has written so far. Both do nothing on the CPU, where embed_ raises; inside a graph capture, `check` is

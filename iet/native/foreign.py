@@ -1,4 +1,4 @@
-"""The readable twins of csrc/foreign: marks of others in NumPy, slow, the oracle of their tests."""
+"""Foreign marks in NumPy: slow, readable references that the tests compare csrc/foreign with."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def waterfall_scores(
 ) -> NDArray[np.float64]:
     """Return x_j(a) = φ(p[y_j]) for every position and key: float64 [T, K].
 
-    0 where fewer than n-1 ids precede, where y_j is not in [0, V) or where an id of the context is negative.
+    0 if fewer than n-1 ids precede, if y_j is not in [0, V) or if an id of the context is negative.
     """
     ids, phi = [int(id) for id in token_ids], waterfall_phi(vocab_size, k_p)
     tokens: dict[tuple[int, ...], list[int]] = {}  # context -> the positions after it
@@ -90,13 +90,13 @@ def philox4x32(counter: NDArray[np.uint64], key: NDArray[np.uint64]) -> NDArray[
 
 
 def vllm_hash(words: NDArray[np.uint32], key: int) -> NDArray[np.uint32]:
-    """Return the 32 bits behind vLLM's uniform numbers for n-grams [N, n] of ids, the token last.
+    """Return the 32 bits of vLLM's uniform numbers for n-grams [N, n] of ids, the token last.
 
         state = (0x574D4358, w, 0, 0), w = n - 1
         for every four words of the context:  state = philox(state ^ words, (k0 ^ 4·i, k1))
         h = word (v mod 4) of philox((v div 4, state[:3]), (k0 ^ state[3], k1 ^ 0x574D544B))
 
-    Where the last four are not full stand 2^32 - 1 less their place, 0 to 3.
+    Missing words of the last four are 2^32 - 1 - i at index i, 0 to 3.
     """
     rows, width = len(words), words.shape[1] - 1
     context, token = words[:, :-1].T.astype(np.uint64), words[:, -1].astype(np.uint64)

@@ -13,14 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 from iet.errors import BackendUnavailable, InputError, ShapeError, shown
 from iet.native import reference
 from iet.native.load import check_environment, cpu, load_cuda
-from iet.native.marking import MAX_VOCAB_SIZE, Marking
+from iet.native.marking import MAX_VOCAB_SIZE, KernelParams
 
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 """Of logits, and the numbers that the native modules know them by."""
 
 
 def is_tensor(value: object) -> bool:
-    """Tell whether a value is a torch tensor, without importing torch: whoever holds one has imported it."""
+    """Return whether a value is a torch tensor, without importing torch: its owner has imported it."""
     kind: Any = type(value)
     return _is_tensor_class(kind)
 
@@ -55,24 +55,24 @@ class Logits(NamedTuple):
 
 
 def describe_logits(logits: Any, vocab_size: int) -> Logits:
-    """Return where logits lie.
+    """Return the layout of logits in memory.
 
     Raises:
         ShapeError: they are not [B, >= V] of a dtype and with strides that can be marked.
         BackendUnavailable: they are on another device than the CPU or CUDA, or on CUDA without its module.
     """
     if isinstance(logits, np.ndarray):
-        found = _describe_array(logits)
+        described = _describe_array(logits)
     elif is_tensor(logits):
-        found = _describe_tensor(logits)
+        described = _describe_tensor(logits)
     else:
         raise ShapeError("logits", got=type(logits).__name__, expected="numpy.ndarray or torch.Tensor")
-    rows, columns = found.layout[2:4]
+    rows, columns = described.layout[2:4]
     if columns < vocab_size:
         raise ShapeError(
             "logits", got=f"[{rows}, {columns}]", expected=f"[B, >= {vocab_size}], V of the profile"
         )
-    return found
+    return described
 
 
 def _describe_array(logits: NDArray[Any]) -> Logits:
@@ -107,8 +107,8 @@ def _describe_tensor(logits: Any) -> Logits:
         return np.asarray((logits.view(torch.uint16) if dtype == "bfloat16" else logits).numpy())
 
     strides = tuple(stride * logits.element_size() for stride in logits.stride())
-    found = _checked(logits.data_ptr(), dtype, tuple(logits.shape), strides, array)
-    return found._replace(device=logits.device) if logits.device.type == "cuda" else found
+    described = _checked(logits.data_ptr(), dtype, tuple(logits.shape), strides, array)
+    return described._replace(device=logits.device) if logits.device.type == "cuda" else described
 
 
 def _checked(
@@ -124,8 +124,8 @@ def _checked(
     row_stride, element_stride = strides
     row, element = abs(row_stride), abs(element_stride)
     still = (rows > 1 and row == 0) or (columns > 1 and element == 0)  # an expanded dimension
-    apart = rows < 2 or row >= element * (columns - 1) + size or element >= row * (rows - 1) + size
-    if rows and (still or not apart or element % size or row % size):
+    separate = rows < 2 or row >= element * (columns - 1) + size or element >= row * (rows - 1) + size
+    if rows and (still or not separate or element % size or row % size):
         raise ShapeError(
             "logits", got=f"strides {strides} in bytes", expected="rows and columns that do not overlap"
         )
@@ -140,14 +140,16 @@ def _checked(
 
 
 # The native form of a marking, with the arrays that it points into.
-_natives: weakref.WeakKeyDictionary[Marking, tuple[Any, list[NDArray[Any]]]] = weakref.WeakKeyDictionary()
+_natives: weakref.WeakKeyDictionary[KernelParams, tuple[Any, list[NDArray[Any]]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
-def _native(marking: Marking) -> Any:
+def _native(marking: KernelParams) -> Any:
     cached = _natives.get(marking)
     if cached is None:
         unmarked = np.array(marking.unmarked_ids, dtype=np.int32)
-        words, k_p = marking.words, marking.k_p.astype(np.uint32)
+        words, k_p = marking.subkey_words, marking.k_p.astype(np.uint32)
         assert cpu is not None
         native = cpu.Marking(
             marking.vocab_size,
@@ -164,16 +166,16 @@ def _native(marking: Marking) -> Any:
     return cached[0]
 
 
-def take_keys(marking: Marking) -> None:
-    """Take over what was written into the arrays of keys of a marking; no call may run meanwhile."""
+def refresh_keys(marking: KernelParams) -> None:
+    """Copy changed keys into the native form of a marking. No other call may run at the same time."""
     cached = _natives.get(marking)
     if cached is not None:
         _, words, k_p = cached[1]
-        words[:], k_p[:] = marking.words, marking.k_p
+        words[:], k_p[:] = marking.subkey_words, marking.k_p
 
 
 def embed_(
-    marking: Marking,
+    marking: KernelParams,
     logits: Logits,
     contexts: Any,
     slots: Any,
@@ -211,11 +213,11 @@ def embed_(
 
 
 def score_tokens(
-    marking: Marking, token_ids: NDArray[np.int64], counts: NDArray[np.int32] | None, num_threads: int
+    marking: KernelParams, token_ids: NDArray[np.int64], counts: NDArray[np.int32] | None, num_threads: int
 ) -> NDArray[np.float32]:
     """Return x_j(a), float32 [T, K]: `iet.score_tokens`, of checked arguments.
 
-    `counts` [T], of a marking that is `counted`: how often each context stood before.
+    `counts` [T], if the marking is `counted`: the number of earlier occurrences of each context.
     """
     if cpu is None:
         return reference.score_tokens(marking, token_ids, counts)
@@ -226,7 +228,7 @@ def score_tokens(
 
 
 def score_spans(
-    marking: Marking,
+    marking: KernelParams,
     token_ids: NDArray[np.int64],
     cuts: NDArray[np.int64],
     counted: NDArray[np.bool_],
@@ -258,7 +260,7 @@ def permute(token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int) -> NDArray[
     return ranks
 
 
-# ---------------------------------------------------------------- what is given
+# ---------------------------------------------------------------- arguments
 
 
 def check_token_ids(values: Any) -> NDArray[np.int64]:
@@ -325,9 +327,9 @@ def checked_pairs(
     ids = check_token_ids(token_ids)
     if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
         raise InputError(f"token_ids: got {ids.min()} to {ids.max()}, expected 0 to {vocab_size - 1}")
-    given = _as_array("seeds", seeds, "an integer or integers [N]")
-    found = _integers("seeds", given, np.uint64, ids.shape if given.ndim else ())
-    return ids.astype(np.uint32), _in_place(np.broadcast_to(found, ids.shape), np.uint64)
+    values = _as_array("seeds", seeds, "an integer or integers [N]")
+    checked = _integers("seeds", values, np.uint64, ids.shape if values.ndim else ())
+    return ids.astype(np.uint32), _in_place(np.broadcast_to(checked, ids.shape), np.uint64)
 
 
 def _row_index(rows: Any, logits_rows: int) -> NDArray[np.int64]:
@@ -339,10 +341,10 @@ def _row_index(rows: Any, logits_rows: int) -> NDArray[np.int64]:
     return index
 
 
-def _scatter(values: NDArray[Any], index: NDArray[np.int64], rows: int, rest: int) -> NDArray[Any]:
-    everywhere = np.full((rows, *values.shape[1:]), rest, dtype=values.dtype)
-    everywhere[index] = values
-    return everywhere
+def _scatter(values: NDArray[Any], index: NDArray[np.int64], rows: int, default: int) -> NDArray[Any]:
+    scattered = np.full((rows, *values.shape[1:]), default, dtype=values.dtype)
+    scattered[index] = values
+    return scattered
 
 
 def _as_array(name: str, values: Any, expected: str) -> NDArray[Any]:
@@ -383,8 +385,8 @@ def _cast(name: str, array: NDArray[Any], dtype: type) -> NDArray[Any]:
 
 def _in_place(array: NDArray[Any], dtype: type) -> NDArray[Any]:
     """Return the array as native code reads it: without gaps, each number at a multiple of its size."""
-    found: NDArray[Any] = np.ascontiguousarray(array, dtype=dtype)
-    return found if found.flags.aligned else found.copy()  # a field of a record, or a cut of a buffer
+    packed: NDArray[Any] = np.ascontiguousarray(array, dtype=dtype)
+    return packed if packed.flags.aligned else packed.copy()  # a field of a record, or a cut of a buffer
 
 
 def _temperatures(temperature: ArrayLike, rows: int) -> NDArray[np.float32]:
@@ -394,7 +396,7 @@ def _temperatures(temperature: ArrayLike, rows: int) -> NDArray[np.float32]:
         values = np.empty((), object)
     if values.dtype.kind not in "fiu":
         raise InputError(f"temperature: got {shown(temperature)}, expected a number or [B]")
-    with np.errstate(over="ignore"):  # infinity is refused where it counts
+    with np.errstate(over="ignore"):  # rows that are marked refuse infinity later
         values = values.astype(np.float32)
     if values.shape not in ((), (rows,)):
         raise ShapeError("temperature", got=f"shape {list(values.shape)}", expected=f"a number or [{rows}]")

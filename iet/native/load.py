@@ -1,7 +1,7 @@
 """Load the compiled modules, and say what is in use: their only importer.
 
 Three backends: `cpu` (the compiled module), `cuda` (a module of its own, loaded on first use) and
-`reference` (NumPy), which serves where the compiled module is missing. All agree to the bit.
+`reference` (NumPy, the kernels only), the fallback without the compiled module. All agree to the bit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCHEME_VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class Backends:
-    """What runs here, and why.
+    """The backends in use, and the reasons.
 
     Attributes:
         host: "cpu" or "reference": what numpy arrays and CPU tensors use.
@@ -105,14 +105,12 @@ def _load_cpu() -> tuple[Any, str]:
 _refusal: IetError | None = None
 try:
     cpu, _why_cpu = _load_cpu()
-except (
-    IetError
-) as error:  # a command line reports it when something is asked of it; `import iet` is no such thing
+except IetError as error:  # raised by the first op, so that `import iet` succeeds
     cpu, _why_cpu, _refusal = None, str(error), error
 
 
 class _NoLoops:
-    """Stands for the loops of the compiled module if there is none."""
+    """Replaces the loops of the compiled module if it is missing."""
 
     def __getattr__(self, name: str) -> Any:
         check_environment()
@@ -135,7 +133,7 @@ def check_environment() -> None:
 def backends() -> Backends:
     """Return what is in use, and why. Loads the CUDA module, but does not initialise CUDA in this process.
 
-    Where there is a driver, another process counts its devices, once.
+    If there is a driver, another process counts its devices, once.
     """
     check_environment()
     module, why_cuda = load("_cuda")
@@ -174,12 +172,15 @@ def _devices_seen_elsewhere(file: str, visible: str | None) -> tuple[int, str]:
         " print(module.device_count(), module.device_error())"
     )
     try:
-        asked = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-I", "-S", "-c", code, file], capture_output=True, text=True, timeout=60
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return 0, f"no process could ask the driver: {error}"
-    count, _, why = asked.stdout.strip().partition(" ")
-    if asked.returncode != 0 or not count.isdigit():
-        return 0, f"the process that asked the driver ended with {asked.returncode}: {asked.stderr[-200:]}"
+    count, _, why = process.stdout.strip().partition(" ")
+    if process.returncode != 0 or not count.isdigit():
+        return (
+            0,
+            f"the process that asked the driver ended with {process.returncode}: {process.stderr[-200:]}",
+        )
     return int(count), why

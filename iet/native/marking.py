@@ -1,4 +1,4 @@
-"""What a native call needs to know of a profile and its keys, in one value."""
+"""The parameters of a native call: keys, and the settings of their profile."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ GUMBEL = 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Marking:
-    """K derived keys, and what they mark under. It is hashed by identity.
+class KernelParams:
+    """K derived keys and the settings of their profile. Hashed by identity.
 
-    It never changes, but where an engine writes keys of sessions into rows of its own: then `take_keys` of
-    `iet.native.host` and `iet.native.cuda` say so to the native modules.
+    It does not change, with one exception: an engine writes keys of sessions into rows of its own and then
+    calls `refresh_keys` of `iet.native.host` and `iet.native.cuda`.
 
     Attributes:
         vocab_size: V, 1 to 2^24.
@@ -33,7 +33,7 @@ class Marking:
         unmarked_ids: ids below V that carry no mark, ascending.
         subkeys: uint8 [K, 16].
         k_p: integers [K], the frequencies of φ.
-        counted: whether a seed holds how often its context stood before, as in family "gumbel".
+        counted: whether a seed contains the number of earlier occurrences of its context (family "gumbel").
     """
 
     vocab_size: int
@@ -47,7 +47,7 @@ class Marking:
     counted: bool = False
 
     @property
-    def words(self) -> NDArray[np.uint64]:
+    def subkey_words(self) -> NDArray[np.uint64]:
         """The sub-keys as the native modules read them, uint64 [K, 2]."""
         return np.ascontiguousarray(self.subkeys).view("<u8").astype(np.uint64)
 
@@ -55,4 +55,4 @@ class Marking:
         return len(self.subkeys)
 
     def __reduce__(self) -> NoReturn:
-        raise IetError("a Marking holds keys and is not pickled: pass on the registry's path")
+        raise IetError("KernelParams hold keys and are not pickled: pass on the registry's path")

@@ -59,7 +59,7 @@ def number_pairs_of(
 def times_before(
     token_ids: Int64s, n_gram: int, starts: Int64s | None = None, ends: Int64s | None = None
 ) -> Int32s:
-    """Return how often the n-1 ids before each token stood before an earlier one of its text, int32 [T].
+    """Return the number of earlier occurrences of each token's context (n-1 ids) in its text, int32 [T].
 
     Args:
         token_ids: [T], of one text, or of texts that are joined.
@@ -75,10 +75,10 @@ def times_before(
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             times[start:end] = reference.times_before(token_ids[start:end], n_gram)
         return times
-    whole = np.zeros(len(token_ids), np.bool_)
+    has_context = np.zeros(len(token_ids), np.bool_)
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        whole[start + n_gram - 1 : end] = True
-    numbers, _ = number_pairs_of(token_ids, whole, starts, ends, n_gram, contexts=True)
+        has_context[start + n_gram - 1 : end] = True
+    numbers, _ = number_pairs_of(token_ids, has_context, starts, ends, n_gram, contexts=True)
     counts = np.zeros(int(numbers.max(initial=0)) + 1, np.int32)
     loops.times_before(numbers, starts, ends, counts, times)
     return times
@@ -96,7 +96,7 @@ def merged_numbers_of(numbers: Int64s, others: Int64s, starts: Int64s, ends: Int
 
 
 def repeats(pairs: Int64s) -> Bools:
-    """Tell which of the `pair_numbers` [T] stood earlier in the text; false where not scored. O(T)."""
+    """Return which of the `pair_numbers` [T] occurred earlier in the text; false if not scored. O(T)."""
     return (pairs >= 0) & (pairs < _numbers_before(pairs))
 
 
@@ -114,7 +114,7 @@ def _numbers_before(pairs: Int64s) -> Int64s:
 
 
 def shared_weights(pairs: Int64s, window: int = 256) -> Float32s:
-    """Return how much each occurrence of a pair counts, float32 [T]: m^-3/4 where it stands m times nearby.
+    """Return the weight of each occurrence of a pair, float32 [T]: m^-3/4 if it occurs m times nearby.
 
     Args:
         pairs: numbers as `number_pairs` returns them, [T]; -1 counts 0.
@@ -133,7 +133,7 @@ def _shares_of(window: int) -> Float32s:
 
 
 def fresh_weights(pairs: Int64s, window: int = 256) -> Float32s:
-    """Return float32 [T]: 1 where a pair did not stand within the last `window` tokens, else 0; 0 for -1."""
+    """Return float32 [T]: 1 if a pair did not occur within the last `window` tokens, else 0; 0 for -1."""
     weights = np.zeros(len(pairs), np.float32)
     if len(pairs):
         loops.fresh_weights(pairs, window, np.full(pairs.max() + 2, -window - 1), weights)
@@ -141,12 +141,12 @@ def fresh_weights(pairs: Int64s, window: int = 256) -> Float32s:
 
 
 def novelty_weights(token_ids: Int64s, window: int = 256) -> Float32s:
-    """Return how much a token can tell of a key, by how well the text before it foretells the token.
+    """Return the weight of each token as evidence of a key, by how predictable the text before makes it.
 
-    1 for a token that did not stand within the last `window` tokens, 0.75 for one that did, 0.4 where it
-    stood behind the same id, 0.2 behind the same two. A token that was likely anyway tells little: on text of
-    the shipped model at temperature 0.5 the mean score of family "gumbel" under the right key is 2.6, 1.7,
-    1.3 and 1.2 in these four cases (1 under a wrong key). float32 [T]. Cost: O(T). Deterministic.
+    1 for a token that did not occur within the last `window` tokens, 0.75 if it did, 0.4 if it did after the
+    same id, 0.2 if it did after the same two ids. A predictable token is weak evidence: on text of the
+    shipped model at temperature 0.5 the mean score of family "gumbel" under the right key is 2.6, 1.7, 1.3
+    and 1.2 in these four cases (1 under a wrong key). float32 [T]. Cost: O(T). Deterministic.
     """
     weights = np.ones(len(token_ids), np.float32)
     for n_gram, weight in ((1, 0.75), (2, 0.4), (3, 0.2)):
@@ -156,25 +156,25 @@ def novelty_weights(token_ids: Int64s, window: int = 256) -> Float32s:
 
 
 def far_sources(pairs: Int64s, window: int = 256, shortest: int = 64) -> Int64s | None:
-    """Return where each token of a passage that comes back was read first, int64 [T]; None: nothing does.
+    """Return the position of the first occurrence of each repeated token, int64 [T]; None: no repeats.
 
-    A token is a copy if it is one of `shortest` or more consecutive tokens whose pairs stood in the same
-    order before, and first did so at least `window` tokens earlier. Half of them have pairs that did not
-    stand within the last `shortest` tokens: a loop, in which a writer was caught, is no passage. Other tokens
-    are their own source, and sources are no copies.
+    A token is a copy if it is one of `shortest` or more consecutive tokens whose pairs occurred in the same
+    order before, first at least `window` tokens earlier. Half of them must have pairs that did not occur
+    within the last `shortest` tokens: a loop of the generator is not a passage. Other tokens are their own
+    source, and a source is never a copy.
 
     Args:
         pairs: numbers as `number_pairs` returns them, [T]; -1 ends a passage.
         window: tokens, at least `shortest`.
         shortest: tokens, 1 to 64.
 
-    Cost: O(T) where no such run of repeats is, else O(T·shortest) expected. Deterministic.
+    Cost: O(T) without such a run of repeats, else O(T·shortest) expected. Deterministic.
     """
     if loops.longest_repeat(pairs) < shortest:
         return None
-    whole = _among_last(pairs >= 0, shortest) == shortest
+    is_full = _among_last(pairs >= 0, shortest) == shortest
     fresh = _among_last(fresh_weights(pairs, shortest) > 0, shortest)
-    runs = number_pairs(pairs, whole & (2 * fresh >= shortest), shortest)
+    runs = number_pairs(pairs, is_full & (2 * fresh >= shortest), shortest)
     sources = np.arange(len(pairs))
     firsts = np.full(runs.max() + 1, -1)
     return sources if loops.far_sources(runs, window, shortest, firsts, sources) else None

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iet.native.marking import GUMBEL, Marking
+from iet.native.marking import GUMBEL, KernelParams
 
 _U16 = np.uint64(0xFFFF)  # all integer steps run in uint64 and are cut to their width by a mask
 
@@ -44,24 +44,24 @@ def context_seed(subkeys: ArrayLike, contexts: ArrayLike, counts: ArrayLike = 0)
     Args:
         subkeys: uint8 [..., 16].
         contexts: ids [..., n-1] in [0, 2^32), oldest first; hashed as little-endian u32.
-        counts: integers [...], how often each context stood before in its sequence (family `gumbel`, version
-            2); where it did, three bytes behind the ids, little-endian, mod 2^24.
+        counts: integers [...], the number of earlier occurrences of each context in its sequence (family
+            `gumbel`, version 2); if above 0, three bytes after the ids, little-endian, mod 2^24.
 
     Returns:
         uint64 [...], the broadcast of all.
     """
     keys = np.ascontiguousarray(subkeys, dtype=np.uint8).view("<u8").astype(np.uint64)
     ids = np.asarray(contexts).astype(np.uint64)
-    words = ids.shape[-1]
+    context_len = ids.shape[-1]
     # Blocks of two ids; the last one carries the length in bytes in its top byte.
-    padded = np.zeros((*ids.shape[:-1], 2 * (words // 2 + 1)), dtype=np.uint64)
-    padded[..., :words] = ids
-    padded[..., -1] |= np.uint64(words * 4 << 24)
+    padded = np.zeros((*ids.shape[:-1], 2 * (context_len // 2 + 1)), dtype=np.uint64)
+    padded[..., :context_len] = ids
+    padded[..., -1] |= np.uint64(context_len * 4 << 24)
     blocks = padded[..., 0::2] | padded[..., 1::2] << np.uint64(32)
-    # Three bytes more fit into the last block, and stand behind its last id.
+    # Three more bytes fit into the last block, after its last id.
     times = np.asarray(counts).astype(np.uint64)
-    behind = (times & np.uint64(0xFFFFFF)) << np.uint64(32 * (words % 2)) | np.uint64(3 << 56)
-    last = blocks[..., -1] | np.where(times > 0, behind, np.uint64(0))
+    suffix = (times & np.uint64(0xFFFFFF)) << np.uint64(32 * (context_len % 2)) | np.uint64(3 << 56)
+    last = blocks[..., -1] | np.where(times > 0, suffix, np.uint64(0))
 
     k0, k1 = keys[..., 0], keys[..., 1]
     state = [
@@ -275,7 +275,7 @@ def is_scored(
 
 
 def times_before(token_ids: ArrayLike, n_gram: int) -> NDArray[np.int32]:
-    """Return how often the n-1 ids before each position stood before an earlier one: int32 [T].
+    """Return the number of earlier occurrences of the n-1 ids before each position: int32 [T].
 
     0 for the first n-1 positions, which have no context.
     """
@@ -314,7 +314,7 @@ def float32_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 
 def embed_(
-    marking: Marking,
+    marking: KernelParams,
     logits: NDArray[Any],
     contexts: NDArray[np.integer[Any]],
     slots: NDArray[np.integer[Any]],
@@ -332,8 +332,7 @@ def embed_(
         contexts: [B, n-1], oldest first. A row whose context holds an id that carries no mark stays as it is.
         slots: [B], row -> key; -1 is an unmarked row.
         kappas: float32 [B].
-        counts: [B], how often each context stood before in its sequence, of a marking that is `counted`;
-            None: 0.
+        counts: [B], the number of earlier occurrences of each context, if the marking is `counted`; None: 0.
     """
     vocab_size, unmarked_ids = marking.vocab_size, marking.unmarked_ids
     if marking.code == GUMBEL:
@@ -361,12 +360,12 @@ _AT_ONCE = 1 << 14  # scores: so few that what is between seeds and scores stays
 
 
 def score_tokens(
-    marking: Marking, token_ids: NDArray[np.integer[Any]], counts: NDArray[np.int32] | None = None
+    marking: KernelParams, token_ids: NDArray[np.integer[Any]], counts: NDArray[np.int32] | None = None
 ) -> NDArray[np.float32]:
     """Return x_j(a) for every position and key: float32 [T, K], 0 where not scored.
 
-    φ(P(k_π^(j), y_j)), or in family `gumbel` -log(1 - u) of y_j. Where the marking is `counted`, `counts` [T]
-    are how often each context stood before; None: `times_before`.
+    φ(P(k_π^(j), y_j)), or in family `gumbel` -log(1 - u) of y_j. If the marking is `counted`, `counts` [T]
+    are the numbers of earlier occurrences of the contexts; None: `times_before`.
     """
     if counts is None and marking.counted:
         counts = times_before(token_ids, marking.n_gram)
@@ -393,7 +392,7 @@ SPAN_UNIT = 2.0**-22
 
 
 def score_spans(
-    marking: Marking,
+    marking: KernelParams,
     token_ids: NDArray[np.integer[Any]],
     boundaries: NDArray[np.integer[Any]],
     counted: NDArray[np.bool_],

@@ -1,9 +1,8 @@
-"""Rows whose contexts lie on the device, in a table of tokens: read and marked there, two kernels a step.
+"""Mark rows whose contexts are on the device, in a table of tokens: two kernels a step.
 
-An engine that keeps its requests' tokens on the device (vLLM's V2 runner) has nothing to gather: one kernel
-reads the table where it lies, checks and hashes the contexts, and writes a record of 16 bytes for each row;
-the next reads the records. Nothing is copied or waited for, and nothing allocated once the batch has had its
-largest size.
+For an engine that stores its requests' tokens on the device (vLLM's V2 runner). The first kernel reads the
+table, checks and hashes the contexts, and writes a record of 16 bytes for each row; the second reads the
+records. Nothing is copied or waited for, and nothing is allocated after the largest batch.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from iet.errors import ShapeError
 from iet.native import cuda, host
 from iet.native.load import load_cuda
-from iet.native.marking import Marking
+from iet.native.marking import KernelParams
 
 if TYPE_CHECKING:
     import torch
@@ -33,18 +32,18 @@ class SequenceRows:
     what the last one wrote, so that all calls must be on one stream, or be ordered otherwise.
 
     Args:
-        marking: what is marked with.
-        device: a CUDA device with its number, where the keys have been put (`iet.kernels.prepare`).
-        rows: of a step, at most; more of them take more memory when they come.
+        marking: the keys and their parameters.
+        device: a CUDA device with its number; `iet.kernels.prepare` has put the keys there.
+        rows: expected maximum number of rows of a step; a larger step allocates more memory.
 
     Attributes:
         records: int32 [>= rows, 4], of the last `read`: the two halves of the seed, the frequency of φ (or
             `LEFT_ALONE`) and the bits of κ·temperature.
-        counts: int32 [>= rows]: how often the context of a row stood earlier in its sequence, where that was
-            asked for.
+        counts: int32 [>= rows]: the number of earlier occurrences of a row's context in its sequence, if
+            `read` was called with `counted`.
     """
 
-    def __init__(self, marking: Marking, device: torch.device, rows: int = 1024) -> None:
+    def __init__(self, marking: KernelParams, device: torch.device, rows: int = 1024) -> None:
         self._marking, self._device, self._rows = marking, device, 0
         self._outgrown: list[torch.Tensor] = []  # a captured graph may hold their addresses
         cuda.table(load_cuda(), marking, device)  # now, not in the first step
@@ -70,27 +69,27 @@ class SequenceRows:
         *,
         counted: bool = False,
     ) -> None:
-        """Queue the kernel that makes a record of each row. Row i stands `places[i]` drafts after its tokens:
+        """Queue the kernel that makes a record of each row. Row i comes `places[i]` drafts after its tokens:
 
             sequence = tokens[requests[i], :lengths[requests[i]]], then drafts[i - places[i] + 1 : i + 1]
             context = the last n-1 ids of it
 
-        A row is left alone where there is no request (below 0) or no key, where the sequence is shorter than
-        the context, where an id of the context is unmarked or a draft below 0; and where it is refused: a
-        committed id below 0, a request, slot or κ out of range (`iet.native.cuda.Refusals`).
+        A row is not marked if it has no request (below 0) or no key, if the sequence is shorter than the
+        context, or if an id of the context is unmarked or a draft below 0. A row is refused if a committed id
+        is below 0, or a request, slot or κ is out of range (`iet.native.cuda.Refusals`).
 
-        All tensors are on the device, or memory of the host that it sees.
+        All tensors are on the device, or in host memory that it can read.
 
         Args:
             requests: int32 or int64 [rows].
             tokens: int32 or int64 [requests, columns], any strides.
             lengths: int32 or int64 [requests], committed tokens.
             slots: int32 or int64 [requests], -1 for one that is not marked.
-            temperatures: float32 [requests], by which κ is multiplied.
+            temperatures: float32 [requests]; κ is multiplied by them.
             places: int32 or int64 [rows], or None: 0 everywhere.
             drafts: int32 or int64 [rows], the inputs of the rows; needed with `places`.
-            counted: count how often each context stood before in its sequence, prompt and drafts included,
-                and seed rows with it: only for a marking that is `counted`. O(tokens) more.
+            counted: seed rows with the number of earlier occurrences of the context in the sequence, prompt
+                and drafts included: only for a marking that is `counted`. O(tokens) more.
         """
         rows = requests.shape[0]
         if rows > self.records.shape[0]:
@@ -125,7 +124,7 @@ class SequenceRows:
             )
 
     def are_marked(self) -> torch.Tensor:
-        """Tell which rows are marked, bool [rows]: those that the last `read` did not leave alone."""
+        """Return which rows the last `read` will have marked, bool [rows]."""
         return self.records[: self._rows, 2] != LEFT_ALONE
 
     def embed_(self, logits: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Ids of many texts in one array, with padding before each."""
+"""Ids of many texts in one array, with padding before each text."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from iet.native.arrays import Bools, Int64s
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Texts:
-    """Texts that stand one behind the other, with padding of -1 before each, as long as a context.
+    """Concatenated texts, with padding of -1 before each, as long as a context.
 
-    So no context reaches from one text into the next, and what scores a text scores all of them in one call.
+    So no context spans two texts, and one call scores all texts.
 
     Attributes:
         ids: int64 [N].

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iet.native import reference
-from iet.native.marking import Marking
+from iet.native.marking import KernelParams
 
 # SipHash-2-4 of the bytes 00 01 02 ... under the key 00 .. 0f: the vectors of the SipHash authors for 4, 8,
 # 12, 16 and 60 bytes (1, 2, 3, 4 and 15 ids), which `openssl mac SIPHASH` prints too.
@@ -84,7 +84,7 @@ def test_a_mark_shifts_the_mean_score_as_theory_says() -> None:
     vocab_size, kappa = 1024, 0.8
     key = np.arange(16, dtype=np.uint8)[None]
     logits = np.zeros((1, vocab_size), dtype=np.float32)
-    marking = Marking(vocab_size, 2, "fourier", 0, kappa, (), key, np.array([1]))
+    marking = KernelParams(vocab_size, 2, "fourier", 0, kappa, (), key, np.array([1]))
     reference.embed_(marking, logits, np.array([[7]]), np.array([0]), np.array([kappa], dtype=np.float32))
     probabilities = np.exp(logits[0]) / np.exp(logits[0]).sum()
     tokens = np.stack([np.full(vocab_size, 7), np.arange(vocab_size)], axis=1).reshape(-1)

@@ -17,7 +17,7 @@ from iet.marks.derivation import derive_frequency, derive_session, derive_subkey
 from iet.marks.families import FAMILIES
 from iet.marks.scheme import SCHEME_VERSION, Profile, Scheme
 from iet.native import reference
-from iet.native.marking import Marking
+from iet.native.marking import KernelParams
 
 VOCAB_SIZES = (1, 2, 31, 32, 33, 255, 257, 32000, 32003, 128256, 151936, 262144, 1 << 24)
 FOLDER = pathlib.Path(__file__).parent
@@ -57,7 +57,7 @@ def op(
     if counts is not None:
         token_ids = rng.choice([*rng.integers(0, vocab_size, 3), vocab_size], 40, p=[0.5, 0.3, 0.15, 0.05])
     code = FAMILIES[family].code
-    marking = Marking(
+    marking = KernelParams(
         vocab_size, n_gram, family, code, strength, unmarked, keys, frequencies, family == "gumbel"
     )
     scores = reference.score_tokens(marking, token_ids)
