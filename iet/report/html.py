@@ -15,34 +15,9 @@ from typing import TYPE_CHECKING
 import jinja2
 from markupsafe import Markup
 
+from iet.report import view, wording
 from iet.report.lines import harmless
 from iet.report.segments import extent
-from iet.report.view import (
-    AGENT_COLUMNS,
-    PLAIN_AGENT_COLUMNS,
-    agents,
-    agents_note,
-    boundaries,
-    curves,
-    doubts,
-    graph,
-    segment_columns,
-    segments,
-    shares_of,
-    style_of,
-    writers,
-)
-from iet.report.wording import (
-    agents_legend,
-    assumptions,
-    evidence_line,
-    headline,
-    legend,
-    limits,
-    promise,
-    summary,
-    verdict,
-)
 
 if TYPE_CHECKING:
     from iet.report.model import Report
@@ -92,41 +67,32 @@ def page(report: Report, about: Sequence[str] = ()) -> str:
         about: lines at the top of the page: the name of the text, which is in the title too, and the time and
             registry of the audit.
     """
-    listed, parts, lines = agents(report), segments(report), [harmless(line) for line in about]
+    lines = [harmless(line) for line in about]
+    agents, segments = view.agents(report), view.segments(report)
+    drawn = {
+        "length": report.tokens if report.text is None else len(report.text),
+        "boundaries": view.boundaries(report),
+        "doubts": view.doubts(report),
+        "curves": view.curves(report),
+        "graph": view.graph(report),
+        "agents": [{"name": agent.name, "colour": agent.colour} for agent in agents],
+        "segments": [
+            {"agent": segment.agent, "title": segment.title, "start": segment.start, "end": segment.end}
+            for segment in segments
+        ],
+    }
     return _TEMPLATES.get_template("page.html").render(
+        report=report,
+        view=view,
+        wording=wording,
+        title=" · ".join([*lines[:1], f"iet: {wording.verdict(report)}"]),
+        about=lines,
+        agents=agents,
+        segments=segments,
+        data=drawn,
         policy=Markup(policy(FIRST, SCRIPT)),
         first=Markup(FIRST),
         script=SCRIPT,
-        title=" · ".join([*lines[:1], f"iet: {verdict(report)}"]),
-        about=lines,
-        verdict=verdict(report),
-        summary=summary(report),
-        headline=headline(report),
-        promise=promise(report),
-        assumptions=assumptions(report),
-        limits=limits(report),
-        legend=legend(report),
-        has_text=report.text is not None,
-        segments=parts,
-        segment_columns=segment_columns(report),
-        agents=listed,
-        agent_columns=PLAIN_AGENT_COLUMNS,
-        figure_columns=AGENT_COLUMNS,
-        agents_legend=[agents_legend(report)] if report.evidence else [],
-        agents_note=agents_note(report),
-        unattributed=shares_of(report).get(None, 0.0),
-        data={
-            "length": report.tokens if report.text is None else len(report.text),
-            "boundaries": boundaries(report),
-            "doubts": doubts(report),
-            "curves": curves(report),
-            "graph": graph(report),
-            "agents": [{"name": agent.name, "colour": agent.colour} for agent in listed],
-            "segments": [
-                {"agent": part.agent, "title": part.title, "start": part.start, "end": part.end}
-                for part in parts
-            ],
-        },
     )
 
 
@@ -154,12 +120,7 @@ def table_page(
 
 def fragment(report: Report) -> str:
     """Return the verdict and the coloured text for a notebook: HTML without scripts or style sheets."""
-    wrote, runs = writers(report), []
-    for segment in report.segments if report.text is not None else ():
-        colour, dash = ("", "") if segment.agent is None else style_of(wrote.index(segment.agent))
-        text = (report.text or "")[slice(*extent(segment))]
-        runs.append(
-            {"agent": segment.agent, "title": segment.called, "text": text, "colour": colour, "dash": dash}
-        )
-    lines = [*headline(report), evidence_line(report)]
-    return _TEMPLATES.get_template("notebook.html").render(verdict=verdict(report), runs=runs, lines=lines)
+    styles = {name: view.style_of(i) for i, name in enumerate(view.writers(report))}
+    return _TEMPLATES.get_template("notebook.html").render(
+        report=report, wording=wording, styles=styles, extent=extent
+    )

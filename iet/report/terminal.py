@@ -8,30 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import numpy as np
 
+from iet.report import view, wording
 from iet.report.lines import cells, cut, harmless, padded, table, width_of, wrapped
 from iet.report.segments import Segment, Span, extent
-from iet.report.view import (
-    AGENT_COLUMNS,
-    agents,
-    agents_note,
-    curves,
-    interval_unit,
-    posterior_runs,
-    style_of,
-    writers,
-)
-from iet.report.wording import (
-    assumptions,
-    headline,
-    is_likely,
-    legend,
-    limits,
-    p_value,
-    share_words,
-    small,
-    transition_lines,
-    verdict,
-)
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -101,39 +80,39 @@ def _encodes(file: TextIO) -> bool:
 
 def _above(report: Report, width: int | None, bars: bool = True) -> Iterator[_Line]:
     """Yield the lines above the text: the answer, scores, segments."""
-    yield from _wrapped([verdict(report)], width, "bold")
-    yield from _wrapped(headline(report), width)
+    yield from _wrapped([wording.verdict(report)], width, "bold")
+    yield from _wrapped(wording.headline(report), width)
     yield _Line("")
-    if bars and (drawn := curves(report)) is not None:
+    if bars and (drawn := view.curves(report)) is not None:
         yield from _curves(report, drawn, width)
         yield _Line("")
     if report.segments:
         rows = [_row(i, report.redact_guesses(segment)) for i, segment in enumerate(report.segments, 1)]
         names = [None, *(segment.agent for segment in report.segments)]
         yield from _styled(table([_COLUMNS, *rows], width, wraps=3), names, styles(report))
-    notes = legend(report)
+    notes = wording.legend(report)
     if any(segment.start_interval is not None for segment in report.segments):
-        notes.append(f"starts within: {interval_unit(report)} between which the boundary may lie")
+        notes.append(f"starts within: {view.interval_unit(report)} between which the boundary may lie")
     yield from _wrapped(notes, width, "dim")
 
 
 def _below(report: Report, width: int | None) -> Iterator[_Line]:
     """Yield the lines below the text: agents, transitions, assumptions, limits."""
-    rows = [agent.row for agent in agents(report) if agent.row is not None]
+    rows = [agent.row for agent in view.agents(report) if agent.row is not None]
     if rows:
-        lines = table([AGENT_COLUMNS, *rows], width)
+        lines = table([view.AGENT_COLUMNS, *rows], width)
         yield from _styled(lines, [None, *(row[0] for row in rows)], styles(report))
-    yield from _wrapped(agents_note(report), width)
-    yield from _wrapped(transition_lines(report), width)
+    yield from _wrapped(view.agents_note(report), width)
+    yield from _wrapped(wording.transition_lines(report), width)
     yield _Line("")
-    yield from _wrapped((f"{name}: {value}" for name, value in assumptions(report)), width, "dim")
+    yield from _wrapped((f"{name}: {value}" for name, value in wording.assumptions(report)), width, "dim")
     yield _Line("")
-    yield from _wrapped(limits(report), width)
+    yield from _wrapped(wording.limits(report), width)
 
 
 def _curves(report: Report, drawn: dict[str, Any], width: int | None) -> Iterator[_Line]:
     """Yield f(t, a) of the agents that occur as bars along the text, the margin, and the segments' starts."""
-    colours, listed = styles(report), agents(report)
+    colours, listed = styles(report), view.agents(report)
     named = [(listed[index].name, values) for index, values in drawn["scores"]]
     cells_of_line = min(width or 100, 100)
     label = min(max(cells(name) for name, _ in [*named, ("margin", [])]), 20, cells_of_line // 2)
@@ -177,7 +156,9 @@ def coloured_text(report: Report) -> Text:
         if agent is None:
             text.append(harmless(report.text[start:end]), "dim strike" if called == "left out" else "")
             continue
-        for bright, a, b in posterior_runs(report.trace, agent, start, end, lambda p: p >= _BRIGHT, True):
+        for bright, a, b in view.posterior_runs(
+            report.trace, agent, start, end, lambda p: p >= _BRIGHT, True
+        ):
             text.append(harmless(report.text[a:b]), colour if bright else f"dim {colour}")
     return text
 
@@ -205,18 +186,18 @@ def _runs(report: Report) -> list[tuple[int, int, str | None, str]]:
 
 def styles(report: Report) -> dict[str | None, str]:
     """Return rich's style of each agent that occurs: its colour on the page."""
-    return {name: style_of(i)[0] for i, name in enumerate(writers(report))}
+    return {name: view.style_of(i)[0] for i, name in enumerate(view.writers(report))}
 
 
 def _row(number: int, segment: Segment) -> tuple[str, ...]:
     chars = "" if segment.char_start is None else f"{segment.char_start}-{segment.char_end}"
     tokens = "" if segment.start is None else f"{segment.start}-{segment.end}"
     interval = "" if segment.start_interval is None else "{}-{}".format(*segment.start_interval)
-    guess = f" (perhaps {segment.best_guess})" if segment.best_guess and is_likely(segment) else ""
+    guess = f" (perhaps {segment.best_guess})" if segment.best_guess and wording.is_likely(segment) else ""
     agent = segment.called + ("" if segment.agent is not None or segment.quoted else guess)
-    share = share_words(segment).removeprefix("about ")
-    error = "" if segment.error is None else small(segment.error)
-    figures = ("", "", "") if segment.left_out else (share, error, p_value(segment.log_p))
+    share = wording.share_words(segment).removeprefix("about ")
+    error = "" if segment.error is None else wording.small(segment.error)
+    figures = ("", "", "") if segment.left_out else (share, error, wording.p_value(segment.log_p))
     return str(number), chars, tokens, agent, *figures, interval
 
 
