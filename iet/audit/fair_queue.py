@@ -79,7 +79,7 @@ class FairQueue:
                     waiting = self._waiting.pop(client)
                     job = waiting.popleft()
                     if waiting:
-                        self._waiting[client] = waiting  # behind the other clients
+                        self._waiting[client] = waiting  # after the other clients
                     self._running[client] += 1
                     return client, job
                 self._changed.wait()

@@ -64,7 +64,7 @@ class WorkerPool:
         make_work: pickled for each worker, which calls it once and calls the result with every job.
         workers: number of workers to start at once.
         seconds: time limit of a job, from when a worker has it; then the worker is killed.
-        wait: seconds for which `do` waits until a worker takes the job.
+        wait: maximum seconds until a worker takes a job of `do`.
         memory: bytes that a worker may allocate beyond what it holds at its start (see `limit_memory`).
         on_lost: called from any thread if a worker is lost or does not start, which is retried.
     """
@@ -183,7 +183,7 @@ class WorkerPool:
         return None
 
     def _do(self, worker: _Worker, job: QueuedJob) -> bool:
-        """Have a job done and set its result; tell whether the worker can take another one."""
+        """Have a job done and set its result; return whether the worker can take another one."""
         done, failure = threading.Event(), None
         watch = threading.Thread(target=self._watch, args=(worker, done), daemon=True)
         watch.start()
@@ -286,7 +286,7 @@ def limit_memory(more: int) -> int:
     Memory-mapped files do not count.
 
     Returns:
-        The limit on all of the process's data in bytes, or 0 if there is none.
+        The limit on all of the process's data in bytes; 0: unlimited.
     """
     if sys.platform != "linux":
         return 0

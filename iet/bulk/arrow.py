@@ -1,4 +1,4 @@
-"""Audits as new columns of Arrow tables: `Annotator`, for datasets and Ray Data.
+"""Add audit results to Arrow tables as new columns: `Annotator`, for datasets and Ray Data.
 
 pyarrow comes with `pip install "implicit-execution-tracing[bulk]"`.
 """
@@ -22,21 +22,21 @@ __all__ = ["SCHEMA", "Annotator", "audit_batch"]
 
 
 class Annotator:
-    """Put the results of audits beside the documents of Arrow tables; Ray Data, datasets and others map it.
+    """Add the results of audits to Arrow tables of documents; for `map` of Ray Data, datasets and others.
 
     Args:
         registry: path of a registry file, or the registry.
         text_column, ids_column: as in `audit_batch`.
         prefix: of the names of the new columns.
-        templates: what `iet.bulk.templates.shared` found in a pass over all documents, or the path where it
-            was saved: a passage in it is evidence in its first document alone. The column `template` counts
-            the scored tokens that are none.
-        id_column: name of the column with the documents' names in that pass, strings or integers.
+        templates: result of `iet.bulk.templates.shared` over all documents, or the path of its file. Only the
+            first document of a passage counts as evidence. The column `template` counts the scored tokens
+            that do not count.
+        id_column: name of the column with the document names of that pass, strings or integers.
         options: of `Auditor`.
 
     Raises:
         RegistryError, InputError: as `Auditor` does.
-        InputError: `templates` is neither, or without an `id_column`.
+        InputError: `templates` has another type, or only one of `templates` and `id_column` is set.
     """
 
     def __init__(
@@ -57,19 +57,19 @@ class Annotator:
         self._prefix = prefix
         self._templates, self._id_column = loaded(templates), id_column
         if (self._templates is None) != (id_column is None):
-            given = "templates" if id_column is None else "id_column"
+            name = "templates" if id_column is None else "id_column"
             raise InputError(
-                f"{given}: got it alone, expected templates and id_column together: which document is"
-                " the first that holds a passage is told by its name"
+                f"{name}: got it alone, expected templates and id_column together: the first document of a"
+                " passage is identified by its name"
             )
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Return the table with the columns of `SCHEMA`; columns that have their names are replaced."""
-        found = [
+        """Return the table with the columns of `SCHEMA`; they replace columns of the same names."""
+        batches = [
             audit_batch(self._auditor, batch, **self._columns, elsewhere=self._elsewhere(batch))
             for batch in table.to_batches()
         ]
-        results = pa.Table.from_batches(found, SCHEMA)
+        results = pa.Table.from_batches(batches, SCHEMA)
         names = [self._prefix + name for name in SCHEMA.names]
         table = table.drop_columns([name for name in names if name in table.column_names])
         for name, column in zip(names, results.columns, strict=True):
@@ -77,7 +77,7 @@ class Annotator:
         return table
 
     def _elsewhere(self, batch: pa.RecordBatch) -> list[Int64s] | None:
-        """Return the stretches of each document that are evidence in another one."""
+        """Return the spans of each document that count as evidence in another one."""
         if self._templates is None or self._id_column is None:
             return None
         if self._id_column not in batch.schema.names:

@@ -29,9 +29,9 @@ class IETAudit(PipelineStep):  # type: ignore[misc, unused-ignore]
         registry: path of a registry file, which every task loads.
         prefix: of the names in the metadata.
         batch_size: number of documents that are read together, at least 1.
-        templates: path of what `iet.bulk.templates.shared` found in a pass over all documents, named by their
-            ids: a passage in it is evidence in its first document alone. Stat `template` counts the
-            scored tokens that are none, of all that `scored` counts.
+        templates: path of the result of `iet.bulk.templates.shared` over all documents, named by their ids.
+            Only the first document of a passage counts as evidence. The statistic `template` counts the
+            scored tokens that do not count, and `scored` all scored tokens.
         options: of `Auditor`.
     """
 
@@ -52,7 +52,7 @@ class IETAudit(PipelineStep):  # type: ignore[misc, unused-ignore]
         self.prefix = prefix
         self.batch_size = batch_size
         self.options = options
-        loaded(templates)  # refused now, not by every task
+        loaded(templates)  # fails here rather than in every task
         self.templates = templates
 
     def run(self, data: Iterable[Document] | None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
@@ -61,18 +61,18 @@ class IETAudit(PipelineStep):  # type: ignore[misc, unused-ignore]
         templates = loaded(self.templates)
         while batch := list(itertools.islice(documents, self.batch_size)):
             with self.track_time("batch"):
-                # Halves of surrogate pairs are the record's own fault: as bytes they are not UTF-8.
-                coded = [
+                # As bytes, a lone surrogate is invalid UTF-8, which is reported as the record's problem.
+                encoded = [
                     d.text.encode("utf-8", "surrogatepass") if isinstance(d.text, str) else d.text
                     for d in batch
                 ]
-                texts = pa.RecordBatch.from_pydict({"text": pa.array(coded, pa.binary())})
+                texts = pa.RecordBatch.from_pydict({"text": pa.array(encoded, pa.binary())})
                 elsewhere = None
                 if templates is not None:
                     named = ((document.id, document.text) for document in batch)
                     elsewhere = stretches_elsewhere(templates, named, ids=False)
-                found = audit_batch(auditor, texts, elsewhere=elsewhere).to_pylist()
-            for document, row in zip(batch, found, strict=True):
+                rows = audit_batch(auditor, texts, elsewhere=elsewhere).to_pylist()
+            for document, row in zip(batch, rows, strict=True):
                 document.metadata |= {self.prefix + name: row[name] for name in SCHEMA.names}
                 self.stat_update("documents" if row["problem"] is None else "problems")
                 if templates is not None and row["problem"] is None:

@@ -1,16 +1,15 @@
-"""Audit files of any size in chunks that depend on the input alone; each is committed whole or not at all.
+"""Audit files of any size in chunks that depend only on the input, and are committed whole or not at all.
 
-A folder `out` holds, for chunk N of group G of the files,
+The output folder has, for chunk N of file group G,
 
     segments-G-N.parquet     a row for each segment (`SEGMENTS`)
-    quarantine-G-N.jsonl     a line for each record that could not be read, if there are any
+    quarantine-G-N.jsonl     a line for each record that could not be read
     documents-G-N.parquet    a row for each document (`DOCUMENTS`)
-    templates.npz            what many documents share, with `templates`
+    templates.npz            passages that many documents share, with `templates`
 
-each written under another name, brought to disk, and renamed, in this order (in a store, as an object, which
-appears whole). So a chunk is done if and only
-if its documents stand, and after a kill at any moment a run goes on with the chunks that are not done. Beside
-them run.json says what was read and how; shard-I-of-N.json holds the summary, once all of a shard is done.
+Files are written in this order, each to a temporary name and then renamed (in a store, as an atomic object).
+So a chunk is finished if and only if its documents file exists, and a killed run continues with the other
+chunks. run.json has the run's inputs and options, and shard-I-of-N.json the summary of a finished shard.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from iet.audit.auditor import Auditor
 from iet.audit.documents import check_encoding, text_of
 from iet.audit.evidence import benjamini_hochberg
 from iet.audit.records import audit_records
+from iet.bulk.chunk_store import digest_in, write_chunk
 from iet.bulk.folder import (
     Folder,
     LocalFolder,
@@ -49,20 +49,19 @@ from iet.bulk.folder import (
 )
 from iet.bulk.inputs import (
     Chunk,
-    Columns,
+    InputSchema,
     Records,
     choose_columns,
     chunks,
     read,
     shown_id,
 )
-from iet.bulk.lines import Refused
-from iet.bulk.pages import Place, remove_shown, write_csv, write_pages
+from iet.bulk.line_reader import Refused
+from iet.bulk.pages import Location, remove_shown, write_csv, write_pages
 from iet.bulk.progress import Progress, Tracker
-from iet.bulk.sources import Source, expand, groups_of, told_of
-from iet.bulk.summary import Summary, summed_up
+from iet.bulk.sources import Source, expand, groups_of, not_read_note
+from iet.bulk.summary import Summary, summarize
 from iet.bulk.templates import FRAGMENT_CHARACTERS, FRAGMENT_IDS, Templates, count, symbols_of
-from iet.bulk.whole import digest_in, write_chunk
 from iet.bulk.workers import audited
 from iet.errors import InputError, check_number
 from iet.native.arrays import Int64s, UInt64s
@@ -76,19 +75,19 @@ MAXIMUM_RECORD = 1 << 23
 """Maximum size of a record: bytes of a text or of a line of JSON; in Parquet characters or ids."""
 
 PACKED, IDS_BYTES = 4, 2
-"""Characters that a byte of Parquet or of a compressed file may hold, and the fewest bytes of an id."""
+"""Estimates: characters per byte of Parquet or of a compressed file, and minimum bytes of an id."""
 
 _TEMPLATES = "templates.npz"
 
 _NONE = np.zeros((0, 2), np.int64)
 
-_WHERE = [("file", pa.string()), ("row", pa.int64()), ("id", pa.string())]
+_ORIGIN = [("file", pa.string()), ("row", pa.int64()), ("id", pa.string())]
 
-DOCUMENTS = pa.schema([*_WHERE, *DOCUMENT, ("segments", pa.int64())], {"iet.schema": "iet.documents/1"})
-"""A row for each document: the file and row that it was read from (from 0; in JSON lines the line), its id,
-its results, and its number of segments."""
+DOCUMENTS = pa.schema([*_ORIGIN, *DOCUMENT, ("segments", pa.int64())], {"iet.schema": "iet.documents/1"})
+"""A row for each document: its file and row (from 0; the line of JSON lines), its id, its results, and its
+number of segments."""
 
-SEGMENTS = pa.schema([*_WHERE, ("segment", pa.int64()), *SEGMENT], {"iet.schema": "iet.segments/1"})
+SEGMENTS = pa.schema([*_ORIGIN, ("segment", pa.int64()), *SEGMENT], {"iet.schema": "iet.segments/1"})
 """A row for each segment, numbered from 0 in its document."""
 
 
@@ -114,55 +113,52 @@ def audit_files(
     templates: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Summary:
-    """Audit all documents of some files into a folder, each as `Auditor.audit` does.
+    """Audit all documents of files, each as `Auditor.audit` does, and write the results to a folder.
+
+    The unreadable rest of a broken file becomes one quarantined record with `rest` set. With several workers,
+    a worker that dies is replaced, and a record at which two more die is quarantined.
+
+    Deterministic: the results depend neither on workers and shards nor on kills, if memory suffices for all
+    records. Memory: one or two chunks for each worker, and the longest document.
 
     Args:
-        auditor: who audits. With several workers its registry must be a file.
+        auditor: with several workers, its registry must be a file.
         inputs: Parquet, JSON lines (.jsonl or .ndjson, also .gz and .zst) and text files (one document each),
-            folders of such, and patterns; files and folders also by URI (s3://, gs://, hdfs://).
-        out: folder of the output, made if it is missing, or a URI (s3://, gs://). It must be empty, unless
-            `resume` is set or it holds other shards of the same run.
+            folders, and patterns; files and folders also by URI (s3://, gs://, hdfs://).
+        out: folder of the output, created if it is missing, or a URI (s3://, gs://). It must be empty, unless
+            `resume` is set or it has other shards of the same run.
         text_column, ids_column: as in `iet.audit.arrow.audit_batch`, the same for all files.
-        id_column: a column that names the documents, beside file and row. None: "id", in files that have
-            it.
-        shard: (i, n), 1 <= i <= n: audit every n-th chunk from the i-th on. n runs, with i from 1 to n and
-            all else equal, at any time and on any machine, do all the work once.
-        resume: go on where a run with the same arguments was stopped.
-        workers: number of processes that audit, 1 to 1024, with one thread each; 1: this process.
-        chunk_rows: maximum number of records in a chunk, which is what a kill can cost; at least 1.
-        max_record: maximum size of a record, at least 1: bytes of a text or of a line of JSON, in Parquet
-            characters or ids. Larger ones go to the quarantine. A run that goes on may have another one.
-        reread: with `resume`: audit files again that have changed since, as far as they have, and keep the
-            chunks of all others.
-        encoding: of text files, as in `iet.audit.documents.text_of`. None: UTF-8, or what their mark says.
-        strict: files that are not read are an error: those of other kinds in a folder before any work, broken
-            ones once all else is done.
-        csv: also write the tables as documents.csv and segments.csv, with one shard. Those of an earlier run
-            are removed where the tables change; so are its pages.
-        pages: also write index.html, a row for each document, and a page for each in which somebody is found,
-            the surest 10,000 and 1,000 of them, with one shard. Those documents are read once more.
-        fdr: also find the documents to report at this false-discovery rate, 0 to 1
-            (`iet.evidence.benjamini_hochberg`). It is over all documents, so there must be one shard.
-        templates: a passage that stands in so many documents, or more, is evidence in the first of them
-            alone, at least 2 (`iet.bulk.templates`); None: in each. It takes a pass over all input before,
-            and 168 MB at most.
+        id_column: column of document names. None: "id", in files that have it.
+        shard: (i, n), 1 <= i <= n: audit every n-th chunk from the i-th on. n runs with i from 1 to n and
+            otherwise equal arguments, at any time and on any machine, audit everything once.
+        resume: continue a run with the same arguments.
+        workers: number of processes with one thread each, 1 to 1024; 1: this process does the work.
+        chunk_rows: maximum number of records in a chunk, at least 1. A kill costs at most the current chunks.
+        max_record: maximum size of a record, at least 1: bytes of a text or of a line of JSON; in Parquet
+            characters or ids. Larger ones are quarantined. A resumed run may have another limit.
+        reread: with `resume`, audit files again if they have changed, and keep the chunks of the others.
+        encoding: of text files, as in `iet.audit.documents.text_of`. None: by byte order mark, else UTF-8.
+        strict: raise an error if files are not read: before any work for other kinds of files in a folder, at
+            the end for broken files.
+        csv: also write the tables as documents.csv and segments.csv; only with one shard. If the tables
+            change, those of an earlier run are removed, and its pages too.
+        pages: also write index.html with the 10,000 most certain documents, and a page for each of the 1,000
+            most certain with attributed text, which are read again; only with one shard.
+        fdr: also report which documents are discoveries at this false-discovery rate, 0 to 1
+            (`iet.evidence.benjamini_hochberg`); only with one shard.
+        templates: if at least this many documents, 2 or more, share a passage, it counts as evidence only in
+            the first (`iet.bulk.templates`). None: it counts in each. Takes a first pass over all input, and
+            up to 168 MB.
         progress: called after some records, and at the end of every chunk.
 
     Returns:
         Summary of this shard.
 
     Raises:
-        InputError: a parameter is out of range, an input is missing, or all are broken, `out` is not empty or
-            was begun in another way (the error names the difference), or is replaced on the way; or an input
-            is not what it was; or another process is at work on the shard.
+        InputError: a parameter is out of range; an input is missing, or all are broken; `out` is not empty,
+            has results of another run (the error names the difference), or is replaced during the run; an
+            input has changed; or another process works on the shard.
         IetError: more than 20 workers died, or the registry has changed when one starts.
-
-    What is broken in a file, such as the end of a compressed one, goes to the quarantine as one record with
-    `rest` set, and the others are read. So does a record for which there is not memory enough: with several
-    workers one that is killed for want of it is replaced, and a record at which two more die is left out.
-
-    Deterministic: the files do not depend on workers, shards, or on when a run was killed, where there is
-    memory for all records. Memory is that of a chunk or two for each worker, and of the longest document.
     """
     index, count = _checked_shard(shard)
     check_number("workers", workers, 1, 1024)
@@ -195,7 +191,7 @@ def audit_files(
     began = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     sources, not_read = expand(inputs, out)
     if strict and not_read:
-        raise InputError(told_of(not_read))
+        raise InputError(not_read_note(not_read))
     columns = choose_columns(sources, text_column, ids_column, id_column, max_record)
     check_readable(auditor, columns.ids)
     packed = pickle.dumps(auditor) if workers > 1 else b""
@@ -217,22 +213,22 @@ def audit_files(
     if templates is not None:
         configuration["templates"] = int(templates)
     mine = Shard(index, count)
-    with claimed(target, configuration, mine, resume=resume, reread=reread) as (folder, begun):
+    with claimed(target, configuration, mine, resume=resume, reread=reread) as (folder, first):
         sweep(folder, mine)
         job = _Job(folder, tuple(sources), columns, int(max_record), encoding)
         if templates is not None:
             job = dataclasses.replace(
                 job, templates=job.shared(int(templates), auditor.profiles[0].vocab_size)
             )
-        tracker, ledger = Tracker(sources, progress), _Ledger(job, mine, reread)
-        groups = [each["group"] for each in begun["inputs"]]
+        tracker, manifest = Tracker(sources, progress), ChunkManifest(job, mine, reread)
+        groups = [file["group"] for file in first["inputs"]]
         stream = chunks(read(sources, columns, max_record), groups, chunk_rows, CHUNK_SIZE)
-        wanted = tracker.skipping(stream, ledger.wants)
-        with contextlib.closing(audited(auditor, packed, job, wanted, workers)) as finished:
-            for chunk, records in finished:
+        wanted = tracker.skipping(stream, manifest.wants)
+        with contextlib.closing(audited(auditor, packed, job, wanted, workers)) as events:
+            for chunk, records in events:
                 tracker.audited(chunk, records)
-        done = ledger.all_done()
-        summary = dataclasses.replace(summed_up(folder, done, fdr, templates), not_read=not_read)
+        done = manifest.all_done()
+        summary = dataclasses.replace(summarize(folder, done, fdr, templates), not_read=not_read)
         about = [f"read {began} with {', '.join(auditor.registry_names)}", *summary.lines()]
         if csv and isinstance(folder, LocalFolder):
             for kind, schema in (("documents", DOCUMENTS), ("segments", SEGMENTS)):
@@ -242,12 +238,12 @@ def audit_files(
             write_pages(folder, auditor, done, again, columns.ids, about)
         folder.commit(mine.state, as_json({"complete": True, **dataclasses.asdict(summary)}))
     if strict and summary.broken:
-        raise InputError(f"{summary.told_of_broken()}; all else is done")
+        raise InputError(f"{summary.broken_note()}; all other records are done")
     return summary
 
 
-class _Ledger:
-    """Which chunks there are in a shard, and which of them stand."""
+class ChunkManifest:
+    """The chunks of a shard, and which of them are finished."""
 
     def __init__(self, job: _Job, mine: Shard, reread: bool) -> None:
         self._job, self._mine, self._reread = job, mine, reread
@@ -257,10 +253,10 @@ class _Ledger:
         self._changed = False
 
     def wants(self, chunk: Chunk) -> bool:
-        """Tell whether a chunk is to be audited.
+        """Tell whether a chunk must be audited.
 
         Raises:
-            InputError: it stands, but was read from something else.
+            InputError: it is finished, but its input has changed.
         """
         if chunk.index not in self._mine:
             return False
@@ -276,7 +272,7 @@ class _Ledger:
                 f"{self._job.where(chunk)}: not what was audited before; expected the files as they were, or"
                 " --reread, which audits anew what has changed"
             )
-        if before is not None:  # else it is damaged, and will be as it was
+        if before is not None:  # otherwise it is damaged, and the tables will not change
             self._change()
         remove(self._folder, chunk.index)
         return True
@@ -287,14 +283,13 @@ class _Ledger:
             self._changed = True
 
     def all_done(self) -> list[int]:
-        """Return the indices of the shard's chunks, in order, once all stand; remove those of before.
+        """Return the indices of the shard's chunks in order, and remove chunks that the input no longer has.
 
         Raises:
-            InputError: some are missing.
+            InputError: some chunks are missing.
         """
         self._folder.check()
-        there = {index for index in chunks_done(self._folder) if index in self._mine}
-        missing = self._seen - there
+        missing = self._seen - chunks_done(self._folder)
         if missing:
             raise InputError(
                 f"{self._folder.path}: {len(missing):,} of {len(self._seen):,} chunks are not there any more,"
@@ -310,30 +305,30 @@ class _Ledger:
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """The parameters of a run that every chunk needs."""
+    """The parameters that all chunks of a run share."""
 
     folder: Folder
     sources: tuple[Source, ...]
-    columns: Columns
+    columns: InputSchema
     max_record: int
     encoding: str | None
     templates: Templates | None = None
 
     def shared(self, least: int, vocab_size: int) -> Templates:
-        """Return what so many documents share; an earlier run or another shard may have left it.
+        """Return the passages that `least` documents or more share, from an earlier run or shard if possible.
 
-        Ids are below `vocab_size` where they are audited.
+        Ids that are not below `vocab_size` are not audited.
         """
         if not self.folder.exists(_TEMPLATES):
             ids = self.columns.ids
             size = sum(source.size * (1 if source.plain else PACKED) for source in self.sources)
-            found = count(
+            passages = count(
                 self._symbols(vocab_size),
                 least=least,
                 size=size // (IDS_BYTES if ids else 1),
                 fragment=FRAGMENT_IDS if ids else FRAGMENT_CHARACTERS,
             )
-            self.folder.commit(_TEMPLATES, found.data())
+            self.folder.commit(_TEMPLATES, passages.data())
         with self.folder.open(_TEMPLATES) as file:
             return Templates.load(file)
 
@@ -342,7 +337,7 @@ class _Job:
             for number, (value, _) in zip(_numbers(records), self._values(records), strict=True):
                 symbols = symbols_of(value, self.columns.ids)
                 if symbols is None or (self.columns.ids and np.any(symbols >= vocab_size)):
-                    continue  # what is quarantined is no document, and none of its passages counts there
+                    continue  # it will be quarantined, so its passages must not count here
                 yield number, symbols
 
     def audit(
@@ -355,12 +350,12 @@ class _Job:
         """Audit one chunk and commit it; yield counts of its audited records."""
         documents, segments, bad = list[pa.Table](), list[pa.Table](), list[dict[str, Any]]()
         for part in ([records] for records in chunk.singles()) if singly else [chunk.records]:
-            for good, found, refused in self._audited(auditor, part):
-                where = [pa.array([place[i] for place in good], kind) for i, (_, kind) in enumerate(_WHERE)]
-                documents.append(_document_rows(where, found))
-                segments.append(_segment_rows(where, found))
+            for origins, results, refused in self._audited(auditor, part):
+                columns = [pa.array([row[i] for row in origins], kind) for i, (_, kind) in enumerate(_ORIGIN)]
+                documents.append(_document_rows(columns, results))
+                segments.append(_segment_rows(columns, results))
                 bad += refused
-                yield len(good) + len(refused)
+                yield len(origins) + len(refused)
         write_chunk(
             self.folder,
             chunk.index,
@@ -372,34 +367,34 @@ class _Job:
 
     def _audited(
         self, auditor: Auditor, part: list[Records]
-    ) -> Iterator[tuple[list[_Place], AuditResult, list[dict[str, Any]]]]:
-        """Yield, some records at a time: the places of good ones and what was found, and the bad ones."""
-        places, values, rests = list[_Place](), list[Any](), list[bool]()
+    ) -> Iterator[tuple[list[_Origin], AuditResult, list[dict[str, Any]]]]:
+        """Yield the origins and results of good records, and the bad records, some records at a time."""
+        origins, values, rests = list[_Origin](), list[Any](), list[bool]()
         elsewhere = list[Int64s]()
         for records in part:
             name = self.sources[records.source].name
-            read_ = zip(records.rows, _numbers(records), self._values(records), strict=True)
-            for row, number, (value, id) in read_:
-                places.append(_Place(name, row, id))
+            rows = zip(records.rows, _numbers(records), self._values(records), strict=True)
+            for row, number, (value, id) in rows:
+                origins.append(_Origin(name, row, id))
                 values.append(value)
                 rests.append(isinstance(value, Refused) and value.rest)
                 if self.templates is not None:
                     symbols = symbols_of(value, self.columns.ids)
                     elsewhere.append(_NONE if symbols is None else self.templates.elsewhere(number, symbols))
-        left = iter(zip(places, rests, strict=True))
-        for reasons, found in audit_records(
+        pending = iter(zip(origins, rests, strict=True))
+        for reasons, results in audit_records(
             auditor, values, ids=self.columns.ids, elsewhere=elsewhere or None
         ):
-            good, bad = list[_Place](), list[dict[str, Any]]()
-            for reason, (place, rest) in zip(reasons, left, strict=False):
+            good, bad = list[_Origin](), list[dict[str, Any]]()
+            for reason, (origin, rest) in zip(reasons, pending, strict=False):
                 if reason is None:
-                    good.append(place)
+                    good.append(origin)
                 else:
-                    bad.append({**place._asdict(), "reason": reason, **({"rest": True} if rest else {})})
-            yield good, found, bad
+                    bad.append({**origin._asdict(), "reason": reason, **({"rest": True} if rest else {})})
+            yield good, results, bad
 
     def _values(self, records: Records) -> Iterator[tuple[Any, str | None]]:
-        """Yield each document, or what is wrong with it, and its id."""
+        """Yield each document, or an error if it is bad, and its id."""
         source = self.sources[records.source]
         for value, id in zip(records.values, records.ids, strict=True):
             if isinstance(value, Refused) or source.kind == "parquet":
@@ -415,23 +410,23 @@ class _Job:
         except InputError as error:
             return error
 
-    def documents(self, stream: Iterable[Records]) -> Iterator[tuple[Place, Any]]:
-        """Yield the place of each record, and its document, or what is wrong with it."""
+    def documents(self, stream: Iterable[Records]) -> Iterator[tuple[Location, Any]]:
+        """Yield the location of each record, and its document, or an error if it is bad."""
         for records in stream:
             name = self.sources[records.source].name
             for row, (value, _) in zip(records.rows, self._values(records), strict=True):
                 yield (name, row), value
 
     def where(self, chunk: Chunk) -> str:
-        """Return what a chunk was read from, in words."""
+        """Return the files and rows of a chunk, for messages."""
         first, last = chunk.records[0], chunk.records[-1]
         start, end = self.sources[first.source].name, self.sources[last.source].name
         last_file = f"{end}, " if end != start else ""
         return f"{start}, row {first.rows[0]}, to {last_file}row {last.rows[-1]}"
 
 
-class _Place(NamedTuple):
-    """The values of `_WHERE` of one record."""
+class _Origin(NamedTuple):
+    """The values of `_ORIGIN` of one record."""
 
     file: str
     row: int
@@ -439,7 +434,7 @@ class _Place(NamedTuple):
 
 
 def _numbers(records: Records) -> Iterator[int]:
-    """Yield a number for each document that ascends over all input."""
+    """Yield a number for each document, in ascending order over all input."""
     return ((records.source << 40) + row for row in records.rows)
 
 
@@ -447,25 +442,25 @@ def _joined(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
     return pa.concat_tables(tables).replace_schema_metadata(schema.metadata)
 
 
-def _document_rows(where: list[pa.Array], found: AuditResult) -> pa.Table:
-    columns = [*where, *document_columns(found).values(), pa.array(found.segment_counts)]
+def _document_rows(origins: list[pa.Array], results: AuditResult) -> pa.Table:
+    columns = [*origins, *document_columns(results).values(), pa.array(results.segment_counts)]
     return pa.Table.from_arrays(columns, schema=DOCUMENTS)
 
 
-def _segment_rows(where: list[pa.Array], found: AuditResult) -> pa.Table:
-    counts = found.segment_counts
+def _segment_rows(origins: list[pa.Array], results: AuditResult) -> pa.Table:
+    counts = results.segment_counts
     documents = np.repeat(np.arange(len(counts)), counts)
     numbers = np.arange(len(documents)) - np.repeat(np.cumsum(counts) - counts, counts)
-    places = [column.take(pa.array(documents)) for column in where]
-    columns = [*places, pa.array(numbers), *segment_columns(found).values()]
+    repeated = [column.take(pa.array(documents)) for column in origins]
+    columns = [*repeated, pa.array(numbers), *segment_columns(results).values()]
     return pa.Table.from_arrays(columns, schema=SEGMENTS)
 
 
-def _parsed(line: bytes, columns: Columns) -> tuple[Any, str | None]:
-    """Return the document and the id of a line of JSON; in place of a bad document, the error."""
+def _parsed(line: bytes, columns: InputSchema) -> tuple[Any, str | None]:
+    """Return the document and the id of a line of JSON, or the error and the id if the document is bad."""
     id = None
     try:
-        record = json.loads(line.decode("utf-8-sig"))  # bytes it would take for UTF-16, too
+        record = json.loads(line.decode("utf-8-sig"))  # from bytes, json.loads would also accept UTF-16
         if not isinstance(record, dict):
             raise InputError(f"got {type(record).__name__}, expected an object with {columns.name!r}")
         id = shown_id(record.get(columns.id))
@@ -474,7 +469,7 @@ def _parsed(line: bytes, columns: Columns) -> tuple[Any, str | None]:
         return record[columns.name], id
     except InputError as error:
         return error, id
-    except (ValueError, RecursionError) as error:  # also what is not UTF-8
+    except (ValueError, RecursionError) as error:  # including invalid UTF-8
         return InputError(f"got no line of JSON ({error})"), id
 
 

@@ -1,4 +1,4 @@
-"""The folder that a run writes: the chunks that are done, the lock of a shard, and how the run was begun."""
+"""The folder of a run's results: finished chunks, the lock of each shard, and the run's configuration."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
-from iet.bulk.places import HERE, OBJECTS, Store, is_uri, store_of
+from iet.bulk.storage import HERE, OBJECTS, Store, is_uri, store_of
 from iet.errors import InputError
 from iet.marks.files import write_file
 
 GROUP = 10**9
-"""More than the chunks of a group of files; the index of a chunk is this times its group, plus its number."""
+"""The index of a chunk is this times its group of files, plus its number in the group."""
 
 _KINDS = ("documents", "segments", "quarantine")
 _DOCUMENTS_NAME = re.compile(r"documents-(\d{6,})-(\d{6,})\.parquet")
@@ -26,80 +26,48 @@ _TEMPORARY_NAME = re.compile(r"\.(?:documents|segments|quarantine)-(\d{6,})-(\d{
 _STATE_NAME = re.compile(r"shard-\d+-of-\d+\.json")
 _RUN = "run.json"
 _MAY_DIFFER = ("max_record", "not_read")
-"""Parts of a run's configuration that do not change which records a chunk has."""
-
-
-class Folder(Protocol):
-    """A folder of results: files by their names, each written whole or not at all."""
-
-    @property
-    def path(self) -> pathlib.Path | str:
-        """Where it is, as it is shown."""
-
-    def names(self) -> list[str]:
-        """Return the names of all that is in it."""
-
-    def exists(self, name: str) -> bool:
-        """Tell whether a file is there."""
-
-    def open(self, name: str) -> BinaryIO:
-        """Open a file; FileNotFoundError: there is none."""
-
-    def table(self, name: str) -> Any:
-        """Return what `pyarrow.parquet.ParquetFile` opens a file by."""
-
-    def check(self) -> None:
-        """Raise an InputError unless the folder is the one that it was."""
-
-    def commit(self, name: str, content: bytes, *, check: Callable[[], object] | None = None) -> None:
-        """Write a file, after a `check` as `write_file` has it; InputError: it cannot be written."""
-
-    def drop(self, name: str) -> None:
-        """Remove a file, if it is there."""
-
-    def locked(self, name: str, refusal: str) -> contextlib.AbstractContextManager[None]:
-        """Hold a lock that ends with this process; InputError: another one has it."""
+"""Parts of a configuration that may change in a resumed run, as they move no record to another chunk."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalFolder:
-    """A folder of this machine, known again by the system's number: one of this name may take its place."""
+    """A folder of this machine. Its inode number shows if another folder has taken its name."""
 
     path: pathlib.Path
     identity: tuple[int, int]
 
     @classmethod
     def made(cls, path: pathlib.Path) -> LocalFolder:
-        """Return the folder that has this path now, which is made if it is missing."""
+        """Return the folder of this path, and create it if it is missing."""
         path.mkdir(parents=True, exist_ok=True)
         return cls(path, _identity(path))
 
     def names(self) -> list[str]:
-        """Return the names of all that is in it."""
+        """Return the names of its files."""
         return os.listdir(self.path)
 
     def exists(self, name: str) -> bool:
-        """Tell whether a file is there."""
+        """Tell whether a file exists."""
         return (self.path / name).exists()
 
     def open(self, name: str) -> BinaryIO:
-        """Open a file."""
+        """Open a file for reading."""
         return HERE.open(str(self.path / name))
 
     def table(self, name: str) -> Any:
-        """Return the path of a file, or the open file."""
+        """Return an argument for `pyarrow.parquet.ParquetFile`."""
         return HERE.table(str(self.path / name))
 
     def check(self) -> None:
-        """Raise an InputError unless it is still there."""
+        """Raise an InputError if another folder has taken its name."""
         try:
             same = _identity(self.path) == self.identity
         except OSError:
             same = False
         if not same:
             raise InputError(
-                f"{self.path}: the folder was moved or replaced during the run; what was done is in the one"
-                " that was there, expected it back (then --resume goes on)"
+                f"{self.path}: the folder was moved or replaced during the run; put back the one with the"
+                " results, and continue with --resume"
             )
 
     def commit(
@@ -109,10 +77,10 @@ class LocalFolder:
         *,
         check: Callable[[], object] | None = None,
     ) -> None:
-        """Write a file whole or not at all, and only here, after a `check` as `write_file` has it.
+        """Write a file completely or not at all. `check` is called first, as in `write_file`.
 
         Raises:
-            InputError: it cannot be written, or the folder is another one.
+            InputError: it cannot be written, or another folder has taken this one's name.
         """
         self.check()
         target = self.path / name
@@ -122,12 +90,12 @@ class LocalFolder:
             raise InputError(f"{target}: cannot be written ({error.strerror or error})") from None
 
     def drop(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         (self.path / name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def locked(self, name: str, refusal: str) -> Iterator[None]:
-        """Hold a lock, where there are some: Windows and some network file systems have none."""
+        """Hold a lock of this process. Windows and some network file systems have none."""
         if sys.platform == "win32":
             yield
             return
@@ -150,19 +118,19 @@ class LocalFolder:
 
 
 def _identity(path: pathlib.Path) -> tuple[int, int]:
-    found = os.stat(path)
-    return found.st_dev, found.st_ino
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
 
 
 @dataclasses.dataclass(frozen=True)
 class StoreFolder:
-    """The objects of a store whose names begin alike: each appears whole, and none can be locked."""
+    """The objects of a store under one prefix. Each is written completely, and none can be locked."""
 
     path: str
     store: Store
 
     def names(self) -> list[str]:
-        """Return the names of all that is in it."""
+        """Return the names of its files."""
         return self.store.names(self.path)
 
     def exists(self, name: str) -> bool:
@@ -178,43 +146,47 @@ class StoreFolder:
         return self.store.table(f"{self.path}/{name}")
 
     def check(self) -> None:
-        """Do nothing: what has the name is the folder."""
+        """Do nothing: a prefix cannot be replaced."""
 
     def commit(self, name: str, content: bytes, *, check: Callable[[], object] | None = None) -> None:
-        """Write an object. Nothing is half written there, and a check has nothing to sweep."""
+        """Write an object. `check` is not called, because no incomplete object can exist."""
         self.store.write(f"{self.path}/{name}", content)
 
     def drop(self, name: str) -> None:
-        """Remove an object, if it is there."""
+        """Remove an object if it exists."""
         self.store.delete(f"{self.path}/{name}")
 
     def locked(self, name: str, refusal: str) -> contextlib.AbstractContextManager[None]:
-        """Do nothing: a shard that is started twice does its work twice, and the result is the same."""
+        """Do nothing: a shard that is started twice is audited twice, with the same result."""
         return contextlib.nullcontext()
 
 
+Folder = LocalFolder | StoreFolder
+"""A folder of results. Each file is written completely or not at all."""
+
+
 def target_of(out: str | os.PathLike[str]) -> pathlib.Path | StoreFolder:
-    """Return where results go: a path of this machine, or, by URI, a folder of a store; nothing is made yet.
+    """Return the target of results: a path of this machine, or the folder of a URI. Nothing is created yet.
 
     Raises:
-        InputError: the URI is none, or of a store that does not write as `Folder` promises.
+        InputError: the URI is malformed, or its store cannot write files atomically.
     """
-    given = os.fspath(out)
-    if not is_uri(given):
-        return pathlib.Path(given)
-    store, path = store_of(given)
+    target = os.fspath(out)
+    if not is_uri(target):
+        return pathlib.Path(target)
+    store, path = store_of(target)
     if store.scheme not in OBJECTS:
         known = " or ".join(f"{scheme}://" for scheme in OBJECTS)
         raise InputError(
-            f"{path}: got results by {store.scheme}://, expected a folder of this machine, {known}: nothing"
-            " else lets a file appear whole and take the place of another one"
+            f"{path}: got results by {store.scheme}://, expected a folder of this machine, {known}: only"
+            " these replace files atomically"
         )
     return StoreFolder(path, store)
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """The chunks whose group and number, added, leave `index` - 1 when divided by `count`."""
+    """The chunks with (group + number) mod `count` = `index` - 1."""
 
     index: int
     count: int
@@ -229,7 +201,7 @@ class Shard:
 
     @property
     def lock(self) -> str:
-        """Name of the file that is locked by who is at work on it."""
+        """Name of the file that the process of this shard locks."""
         return f".{self.state.removesuffix('.json')}.lock"
 
 
@@ -240,32 +212,35 @@ def name_of(kind: str, index: int) -> str:
 
 
 def chunks_done(folder: Folder) -> set[int]:
-    """Return the indices of the chunks whose documents stand."""
-    names = map(_DOCUMENTS_NAME.fullmatch, folder.names())
-    return {GROUP * int(found[1]) + int(found[2]) for found in names if found}
+    """Return the indices of the finished chunks: those with a documents file."""
+    return _indices(folder, _DOCUMENTS_NAME)
 
 
 def chunks_begun(folder: Folder) -> set[int]:
-    """Return the indices of the chunks of which any file stands."""
-    names = map(_CHUNK_NAME.fullmatch, folder.names())
-    return {GROUP * int(found[1]) + int(found[2]) for found in names if found}
+    """Return the indices of the chunks that have any file."""
+    return _indices(folder, _CHUNK_NAME)
+
+
+def _indices(folder: Folder, name: re.Pattern[str]) -> set[int]:
+    matches = map(name.fullmatch, folder.names())
+    return {GROUP * int(match[1]) + int(match[2]) for match in matches if match}
 
 
 def remove(folder: Folder, index: int) -> None:
-    """Remove what stands of a chunk, so that at no moment it passes for done with less than all of it."""
+    """Remove a chunk's files, the documents first, so that a partial chunk never looks complete."""
     folder.check()
     for kind in _KINDS:
         folder.drop(name_of(kind, index))
 
 
 def sweep(folder: Folder, shard: Shard) -> None:
-    """Remove what a killed run of this shard has left half written."""
+    """Remove temporary files of killed runs of this shard."""
     alone = ("documents.csv", "segments.csv", "index.html") if shard.count == 1 else ()
     for name in (shard.state, *alone):
         _sweep_files(folder, f".{name}.")
     for name in folder.names():
-        found = _TEMPORARY_NAME.fullmatch(name)
-        if found and GROUP * int(found[1]) + int(found[2]) in shard:
+        match = _TEMPORARY_NAME.fullmatch(name)
+        if match and GROUP * int(match[1]) + int(match[2]) in shard:
             folder.drop(name)
 
 
@@ -276,7 +251,7 @@ def _sweep_files(folder: Folder, start: str) -> None:
 
 
 def as_json(content: dict[str, Any]) -> bytes:
-    """Return the content of a JSON file. Names of files may hold what UTF-8 cannot, so it is ASCII."""
+    """Return the content of a JSON file. It is ASCII, as file names may not be valid UTF-8."""
     return json.dumps(content, indent=1).encode() + b"\n"
 
 
@@ -289,19 +264,19 @@ def claimed(
     resume: bool,
     reread: bool,
 ) -> Iterator[tuple[Folder, dict[str, Any]]]:
-    """Hold the folder for one shard of this run, and yield it with the configuration that it was begun with.
+    """Lock the folder for one shard of this run, and yield it with the run's first configuration.
 
     Args:
         target: of `target_of`.
-        configuration: of the run. What is in `_MAY_DIFFER` may change on the way.
-        shard: whose chunks are done.
-        resume: go on where a run was stopped.
-        reread: take input files, too, that have changed since: same paths, other content.
+        configuration: of the run. A resumed run may change only the parts in `_MAY_DIFFER`.
+        shard: the chunks to audit.
+        resume: continue a run that was stopped.
+        reread: accept input files whose content has changed since.
 
     Raises:
-        InputError: another run has it, or is at work on the shard.
+        InputError: the folder has results of another run, or another process works on the shard.
     """
-    configuration = json.loads(json.dumps(configuration))  # as it is read again
+    configuration = json.loads(json.dumps(configuration))  # as it is read back
     try:
         folder = _made(target)
         there = [name for name in folder.names() if not name.startswith(".")]
@@ -310,8 +285,8 @@ def claimed(
     if there and not folder.exists(_RUN):
         raise InputError(f"{folder.path}: got a folder with {sorted(there)[:3]}, expected an empty one")
     with folder.locked(shard.lock, _at_work(folder, shard.lock)):
-        before, begun = configuration, folder.exists(_RUN)
-        if begun:
+        before, exists = configuration, folder.exists(_RUN)
+        if exists:
             try:
                 with folder.open(_RUN) as file:
                     before = json.loads(file.read())
@@ -324,16 +299,16 @@ def claimed(
                 raise InputError(f"{folder.path}: was begun in another way; " + "; ".join(changes[:5]) + hint)
             if folder.exists(shard.state) and not resume:
                 raise InputError(f"{folder.path}: got results there, expected an empty folder, or resume")
-            # Groups stay those of the first time: by them chunks are known.
+            # Groups stay those of the first run, because they are part of the chunks' names.
             for old, new in zip(before["inputs"], configuration["inputs"], strict=True):
                 new["group"] = old.get("group", new["group"])
             groups = [new["group"] for new in configuration["inputs"]]
             if groups != sorted(groups) or {*groups} != {*range(len({*groups}))}:
                 raise InputError(f"{folder.path}/{_RUN}: damaged, its groups are {groups[:20]}")
         if before["inputs"] != configuration["inputs"]:
-            _forget_other_shards(folder, shard)
-        if not begun or before != configuration:
-            # No other shard writes this file meanwhile, so that what a killed one left half written can go.
+            _reopen_other_shards(folder, shard)
+        if not exists or before != configuration:
+            # No other shard writes this file now, so temporary files of killed runs can be removed.
             folder.commit(_RUN, as_json(configuration), check=lambda: _sweep_files(folder, f".{_RUN}."))
         folder.commit(shard.state, as_json({"complete": False}))
         yield folder, configuration
@@ -347,22 +322,22 @@ def _made(target: pathlib.Path | StoreFolder) -> Folder:
 
 
 def _compared(configuration: Any, reread: bool) -> Any:
-    """Return what must be as it was."""
+    """Return the part of a configuration that must not change."""
     if not isinstance(configuration, dict):
         return configuration
-    kept = {name: value for name, value in configuration.items() if name not in _MAY_DIFFER}
-    inputs = kept.get("inputs")
+    fixed = {name: value for name, value in configuration.items() if name not in _MAY_DIFFER}
+    inputs = fixed.get("inputs")
     if isinstance(inputs, list):
         names = ("path",) if reread else ("path", "bytes", "edges_sha256")
-        kept["inputs"] = [{name: each.get(name) for name in names} for each in inputs]
-    return kept
+        fixed["inputs"] = [{name: file.get(name) for name in names} for file in inputs]
+    return fixed
 
 
-def _forget_other_shards(folder: Folder, shard: Shard) -> None:
-    """Take back that other shards are complete: inputs have changed.
+def _reopen_other_shards(folder: Folder, shard: Shard) -> None:
+    """Mark the other shards as incomplete, because inputs have changed.
 
     Raises:
-        InputError: another process is at work on one.
+        InputError: another process works on one of them.
     """
     for other in sorted(filter(_STATE_NAME.fullmatch, folder.names())):
         if other != shard.state:
@@ -377,7 +352,7 @@ def _at_work(folder: Folder, lock: str) -> str:
 
 
 def _differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
-    """Yield each difference between two configurations, in words."""
+    """Yield a description of each difference between two configurations."""
     if isinstance(before, dict) and isinstance(now, dict):
         for name in sorted({*before, *now}):
             yield from _differences(before.get(name), now.get(name), f"{where}.{name}" if where else name)
@@ -391,12 +366,12 @@ def _differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
 
 
 _NAMED = 3
-"""Number of paths that are named of those which are gone, and of those which are new."""
+"""Number of missing and of new paths that a message names."""
 
 
 def _other_inputs(before: list[Any], now: list[Any]) -> Iterator[str]:
-    """Yield which inputs are gone, and which are new, where it is not the same number of them."""
-    old, new = ([str(each.get("path")) for each in inputs] for inputs in (before, now))
+    """Yield which inputs are missing and which are new, if their number has changed."""
+    old, new = ([str(file.get("path")) for file in inputs] for inputs in (before, now))
     yield f"inputs: were {len(old)}, are {len(new)}"
     for what, some, others in (("gone", old, {*new}), ("new", new, {*old})):
         paths = [path for path in some if path not in others]

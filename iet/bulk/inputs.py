@@ -1,4 +1,4 @@
-"""Where documents come from: Parquet, JSON lines (plain, .gz, .zst) and text, as one stream of records."""
+"""Read Parquet, JSON lines (plain, .gz, .zst) and text files as one stream of records."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ import pyarrow.parquet as pq
 
 from iet.audit.arrow import check_once, check_type, chosen_column, values_of
 from iet.bulk.folder import GROUP
-from iet.bulk.lines import Refused, check_of_the_file, digest_of, lines, rest_of_file, too_large
+from iet.bulk.line_reader import Refused, check_of_the_file, digest_of, lines, rest_of_file, too_large
 from iet.bulk.sources import Source
 from iet.errors import InputError
 
 ID = "id"
-"""The column that names the documents, where it is there and no other is asked for."""
+"""Default column of document names; files may lack it."""
 
 _READ_ROWS, _READ_SIZE = 64, 1 << 24
 _PEEK_LINES, _READ_SIZE_OF_TEXTS = 100, 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
-    """The columns to read: `name` holds the documents, as token ids if `ids`; `id`, if it is there, names."""
+class InputSchema:
+    """The columns to read: `name` holds texts, or token ids if `ids`; `id` holds names, if it exists."""
 
     name: str
     ids: bool
@@ -38,13 +38,13 @@ class Columns:
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """Consecutive records of one source, as they were read.
+    """Consecutive records of one source, before they are parsed.
 
     Attributes:
         source: index of the source.
-        rows: the place of each record in it, from 0 on.
-        values: a document each, or a line of JSON; `Refused` for one that is not read.
-        ids: the name of each, or None.
+        rows: row of each record in the source, from 0.
+        values: documents or lines of JSON; `Refused` for a record that is not read.
+        ids: name of each document, or None.
         position: number of bytes of the source that have been read.
     """
 
@@ -55,7 +55,7 @@ class Records:
     position: int
 
     def cut(self, start: int, end: int) -> Records:
-        """Return the records `[start, end)` of it."""
+        """Return the records `[start, end)`."""
         return dataclasses.replace(
             self, rows=self.rows[start:end], values=self.values[start:end], ids=self.ids[start:end]
         )
@@ -67,19 +67,19 @@ def choose_columns(
     ids_column: str | None,
     id_column: str | None,
     limit: int,
-) -> Columns:
-    """Return the columns to read, the same of all files but those that are broken at once.
+) -> InputSchema:
+    """Return the columns to read from all files; broken files are skipped.
 
-    A file need not have the column `ID`, unless `id_column` asks for it.
+    Files may lack the column `ID`, but not one that `id_column` names.
 
     Raises:
-        InputError, ShapeError: a file lacks a column, or holds something else there, or all are broken.
+        InputError, ShapeError: a file lacks a column or has another type there, or all files are broken.
     """
     texts = [source for source in sources if source.kind == "text"]
     column = ids_column or id_column
     if texts and column is not None:
         raise InputError(f"{texts[0].path}: got a text, expected files with a column {column!r}")
-    chosen: Columns | None = None
+    chosen: InputSchema | None = None
     broken = list[str]()
     for source in sources:
         try:
@@ -91,7 +91,7 @@ def choose_columns(
             continue
         try:
             names, types = [name for name, _ in fields], dict(fields)
-            chosen = chosen or Columns(*chosen_column(names, text_column, ids_column), id_column or ID)
+            chosen = chosen or InputSchema(*chosen_column(names, text_column, ids_column), id_column or ID)
             for name in filter(None, (chosen.name, id_column)):
                 if name not in names:
                     raise InputError(f"columns: got {names[:20]}, expected {name!r} among them")
@@ -110,11 +110,11 @@ def choose_columns(
             f"inputs: got texts and files with token ids ({chosen.name!r}), expected one of both"
         )
     name = ids_column or text_column or "text"
-    return chosen or Columns(name, ids_column is not None, id_column or ID)
+    return chosen or InputSchema(name, ids_column is not None, id_column or ID)
 
 
 def _check_fields(column: pa.Field) -> None:
-    """Raise an InputError if what a column nests has two fields of a name: Python has no such value."""
+    """Raise an InputError if a nested type has two fields of the same name, which a dict cannot hold."""
     fields = [column.type.field(at) for at in range(column.type.num_fields)]
     names = [field.name for field in fields]
     for field in fields:
@@ -124,7 +124,7 @@ def _check_fields(column: pa.Field) -> None:
 
 
 def _fields(source: Source, limit: int) -> list[tuple[str, pa.Field | None]] | None:
-    """Return the names of a file's columns, in Parquet with their types; None if it has no record.
+    """Return the names of a file's columns, with their types for Parquet; None if it has no record.
 
     Raises:
         Refused: the file is broken before its first record.
@@ -133,7 +133,7 @@ def _fields(source: Source, limit: int) -> list[tuple[str, pa.Field | None]] | N
         with _parquet(source) as file:
             return [(field.name, field) for field in file.schema_arrow]
     names = dict[str, None]()
-    for _, line, _ in itertools.islice(lines(source.path, source.size, limit, source.place), _PEEK_LINES):
+    for _, line, _ in itertools.islice(lines(source.path, source.size, limit, source.storage), _PEEK_LINES):
         if isinstance(line, Refused):
             if line.rest and not names:
                 raise line
@@ -144,15 +144,15 @@ def _fields(source: Source, limit: int) -> list[tuple[str, pa.Field | None]] | N
     return [(name, None) for name in names] or None
 
 
-def read(sources: Sequence[Source], columns: Columns, limit: int) -> Iterator[Records]:
-    """Read all sources, one after another, a few records at a time.
+def read(sources: Sequence[Source], columns: InputSchema, limit: int) -> Iterator[Records]:
+    """Read all sources in order, a few records at a time.
+
+    A record that is too large or broken becomes a `Refused`.
 
     Args:
-        sources: what to read.
-        columns: the columns of it.
-        limit: maximum size of a record: bytes of a text or of a line of JSON, in Parquet characters or ids.
-
-    What is larger, or broken, is a `Refused` among the values.
+        sources: the files.
+        columns: the columns to read.
+        limit: maximum size of a record: bytes of a text or of a line of JSON; in Parquet characters or ids.
 
     Raises:
         InputError: the system cannot read a file.
@@ -163,15 +163,15 @@ def read(sources: Sequence[Source], columns: Columns, limit: int) -> Iterator[Re
         elif source.kind == "parquet":
             yield from _rows(index, source, columns, limit)
         else:
-            found = lines(source.path, source.size, limit, source.place)
-            while some := list(itertools.islice(found, _READ_ROWS)):
-                rows, values, positions = zip(*some, strict=True)
+            stream = lines(source.path, source.size, limit, source.storage)
+            while batch := list(itertools.islice(stream, _READ_ROWS)):
+                rows, values, positions = zip(*batch, strict=True)
                 yield Records(index, rows, list(values), [None] * len(rows), positions[-1])
 
 
 def _whole(source: Source, limit: int) -> bytes | Refused:
     try:
-        with source.place.open(source.path) as file:
+        with source.storage.open(source.path) as file:
             data = file.read(limit + 1)
             if len(data) <= limit:
                 return data
@@ -185,7 +185,7 @@ def _whole(source: Source, limit: int) -> bytes | Refused:
         raise InputError(f"{source.path}: cannot be read ({error.strerror})") from None
 
 
-def _rows(index: int, source: Source, columns: Columns, limit: int) -> Iterator[Records]:
+def _rows(index: int, source: Source, columns: InputSchema, limit: int) -> Iterator[Records]:
     row = 0
     try:
         with _parquet(source) as file:
@@ -219,7 +219,7 @@ def _rows(index: int, source: Source, columns: Columns, limit: int) -> Iterator[
 def _shown_ids(column: pa.Array) -> list[str | None]:
     try:
         return [shown_id(value) for value in values_of(column, ids=False)]
-    except (ValueError, OverflowError):  # a time beyond those of Python is among them
+    except (ValueError, OverflowError):  # a time that Python cannot represent
         return [_shown_time(value) for value in column]
 
 
@@ -235,7 +235,7 @@ def shown_id(value: Any) -> str | None:
     if value is None:
         return None
     if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()  # a lone surrogate stands in no file of ours
+        return value.encode(errors="backslashreplace").decode()  # UTF-8 has no lone surrogates
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     return json.dumps(value, default=str)
@@ -244,7 +244,7 @@ def shown_id(value: Any) -> str | None:
 @contextlib.contextmanager
 def _parquet(source: Source) -> Iterator[pq.ParquetFile]:
     try:
-        file = pq.ParquetFile(source.place.table(source.path))
+        file = pq.ParquetFile(source.storage.table(source.path))
     except (pa.ArrowException, OSError) as error:
         check_of_the_file(source.path, error)
         raise Refused(f"got no readable Parquet file ({error}), expected one", rest=True) from None
@@ -253,12 +253,12 @@ def _parquet(source: Source) -> Iterator[pq.ParquetFile]:
 
 
 def _batch_rows(file: pq.ParquetFile, name: str) -> int:
-    """Return how many rows to read at once, so that they hold some 16 MiB by what the file says of itself."""
+    """Return how many rows to read at once, for about 16 MiB by the file's metadata."""
     column = file.schema_arrow.names.index(name)
     largest = 1.0
     for index in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(index)
-        # The leaves of nested columns have numbers of their own; what stands first is near enough.
+        # Leaves of nested columns are numbered separately; for an estimate, any leaf will do.
         leaf = group.column(min(column, group.num_columns - 1))
         largest = max(largest, leaf.total_uncompressed_size / max(1, group.num_rows))
     return int(min(_READ_ROWS, max(1, _READ_SIZE // largest)))
@@ -275,15 +275,15 @@ class Chunk:
     records: list[Records]
 
     def __len__(self) -> int:
-        return sum(len(some.rows) for some in self.records)
+        return sum(len(part.rows) for part in self.records)
 
     def singles(self) -> Iterator[Records]:
         """Yield each record by itself."""
-        for some in self.records:
-            yield from (some.cut(i, i + 1) for i in range(len(some.rows)))
+        for part in self.records:
+            yield from (part.cut(i, i + 1) for i in range(len(part.rows)))
 
     def refusing(self, number: int, reason: str) -> Chunk:
-        """Return the same chunk, with the same digest, in which a record, counted from 0, is not read."""
+        """Return the chunk with one record refused, counted from 0; its digest stays the same."""
         singles = list(self.singles())
         value = singles[number].values[0]
         digest = value.digest if isinstance(value, Refused) else digest_of(_content(value))
@@ -291,13 +291,13 @@ class Chunk:
         return Chunk(self.index, singles)
 
     def digest(self) -> str:
-        """Return what knows again all that was read, refused records and places included."""
-        found = hashlib.blake2b(digest_size=16)
-        for some in self.records:
-            for row, value, id in zip(some.rows, some.values, some.ids, strict=True):
-                found.update(f"{some.source} {row} {id!r} ".encode(errors="backslashreplace"))
-                found.update(value.digest if isinstance(value, Refused) else digest_of(_content(value)))
-        return found.hexdigest()
+        """Return a digest of all records with their sources, rows and ids, including refused records."""
+        digest = hashlib.blake2b(digest_size=16)
+        for part in self.records:
+            for row, value, id in zip(part.rows, part.values, part.ids, strict=True):
+                digest.update(f"{part.source} {row} {id!r} ".encode(errors="backslashreplace"))
+                digest.update(value.digest if isinstance(value, Refused) else digest_of(_content(value)))
+        return digest.hexdigest()
 
 
 def _content(value: Any) -> bytes | memoryview:
@@ -309,7 +309,7 @@ def _content(value: Any) -> bytes | memoryview:
 
 
 def chunks(stream: Iterable[Records], groups: Sequence[int], rows: int, size: int) -> Iterator[Chunk]:
-    """Cut between groups, after `rows` records, or earlier after `size` bytes, characters or ids."""
+    """Cut records into chunks: between groups, or after `rows` records or `size` bytes, characters or ids."""
     group, number, chunk, count, total = 0, 0, list[Records](), 0, 0
     for records in stream:
         if groups[records.source] != group:

@@ -1,4 +1,4 @@
-"""What people open of a run: its tables as CSV, and a page that leads to a page for each finding."""
+"""Write a run's tables as CSV, and its findings as HTML pages with an index."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from iet.errors import IetError
 from iet.report.index import Row, index
 
 MAXIMUM_ROWS, MAXIMUM_PAGES = 10_000, 1_000
-"""Number of documents on the index, and of pages of findings; the surest come first."""
+"""Maximum number of documents on the index and of pages, those with the lowest p-values first."""
 
 _PAGE = re.compile(r"\d{6}\.html|\.\d{6}\.html\.[0-9a-f]+\.tmp")
-"""What this writes into the folder of pages, and what is left of it where it is killed."""
+"""Names of pages and of their temporary files."""
 
-Place = tuple[str, int]
+Location = tuple[str, int]
 """The file and row of a document."""
 
 
 def write_csv(folder: LocalFolder, kind: str, chunks: Sequence[int], schema: pa.Schema) -> None:
     """Write the documents or segments of a run as one CSV file, in their order.
 
-    Lists are joined by ";", and texts that a spreadsheet would take for formulas begin with an apostrophe.
+    Lists are joined by ";". An apostrophe is put before texts that a spreadsheet would read as formulas.
     """
     flat = pa.schema([_flat(field) for field in schema])
 
@@ -64,41 +64,41 @@ def write_pages(
     folder: LocalFolder,
     auditor: Auditor,
     chunks: Sequence[int],
-    documents: Iterable[tuple[Place, Any]],
+    documents: Iterable[tuple[Location, Any]],
     ids: bool,
     about: Sequence[str],
 ) -> None:
-    """Write index.html, and in `pages` a page for each document in which somebody is found.
+    """Write index.html, and in `pages` a page for each document with attributed text.
 
     Args:
         folder: of the run.
-        auditor: reads the findings once more, because a page shows the text.
-        chunks: of the run.
-        documents: the place and the text or ids of each record, read again; an error stands for a bad one.
+        auditor: audits these documents again, because a page shows the text.
+        chunks: indices of the run's chunks.
+        documents: location and text or ids of each record, or an error for a bad one.
         ids: whether documents are token ids.
-        about: lines for the head of the index, and of each page behind the name of its document.
+        about: lines for the top of the index and of each page.
     """
-    shown, total = _surest(folder, chunks)
-    found = [place for place, row in shown if row.found][:MAXIMUM_PAGES]
-    links = {place: f"pages/{number:06d}.html" for number, place in enumerate(found, 1)}
+    shown, total = _most_certain(folder, chunks)
+    attributed = [location for location, row in shown if row.found][:MAXIMUM_PAGES]
+    links = {location: f"pages/{number:06d}.html" for number, location in enumerate(attributed, 1)}
     _remove_pages(folder)
     (folder.path / "pages").mkdir(exist_ok=True)
-    for place, value in documents if links else ():
-        if place in links and not isinstance(value, IetError):
+    for location, value in documents if links else ():
+        if location in links and not isinstance(value, IetError):
             report = auditor.audit(token_ids=value) if ids else auditor.audit(_text(value))
-            page = report.to_html(about=[f"{place[0]}, row {place[1]}", *about])
-            folder.commit(links[place], page.encode())
-    left = [] if total == len(shown) else [f"{total - len(shown):,} more documents are in the tables."]
-    made = [dataclasses.replace(row, link=links.get(place)) for place, row in shown]
-    folder.commit("index.html", index(made, [*about, f"{total:,} documents", *left]).encode())
+            page = report.to_html(about=[f"{location[0]}, row {location[1]}", *about])
+            folder.commit(links[location], page.encode())
+    more = [] if total == len(shown) else [f"{total - len(shown):,} more documents are in the tables."]
+    rows = [dataclasses.replace(row, link=links.get(location)) for location, row in shown]
+    folder.commit("index.html", index(rows, [*about, f"{total:,} documents", *more]).encode())
 
 
 def remove_shown(folder: LocalFolder) -> None:
-    """Remove what people open of a run, because its tables change: it would tell of other ones."""
+    """Remove the CSV files and pages of a run, because its tables change."""
     for name in ("documents.csv", "segments.csv", "index.html"):
         folder.drop(name)
     _remove_pages(folder)
-    with contextlib.suppress(OSError):  # it holds what is not ours, or is not there
+    with contextlib.suppress(OSError):  # it is missing, or has other files
         (folder.path / "pages").rmdir()
 
 
@@ -113,11 +113,11 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _surest(folder: LocalFolder, chunks: Sequence[int]) -> tuple[list[tuple[Place, Row]], int]:
-    """Return the documents that are shown and how many there are: findings first, then what was not read."""
+def _most_certain(folder: LocalFolder, chunks: Sequence[int]) -> tuple[list[tuple[Location, Row]], int]:
+    """Return the documents to show, and the number of all: findings first, then those that were not read."""
     total = 0
 
-    def rows() -> Iterator[tuple[tuple[int, float, int], Place, Row]]:
+    def rows() -> Iterator[tuple[tuple[int, float, int], Location, Row]]:
         nonlocal total
         for chunk in chunks:
             with pq.ParquetFile(folder.table(name_of("documents", chunk))) as stored:
@@ -136,5 +136,5 @@ def _surest(folder: LocalFolder, chunks: Sequence[int]) -> tuple[list[tuple[Plac
                     shown = Row(f"{bad['file']}, row {bad['row']}", problem=bad["reason"])
                     yield (1, 0.0, total), (bad["file"], bad["row"]), shown
 
-    kept = heapq.nsmallest(MAXIMUM_ROWS, rows(), key=lambda item: item[0])
-    return [(place, row) for _, place, row in kept], total
+    first = heapq.nsmallest(MAXIMUM_ROWS, rows(), key=lambda item: item[0])
+    return [(location, row) for _, location, row in first], total

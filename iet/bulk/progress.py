@@ -1,4 +1,4 @@
-"""How far a run is: counted as documents are read and audited."""
+"""Progress of a run, counted as documents are read and audited."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from iet.bulk.sources import Source
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """Progress of a run.
 
     Attributes:
         documents: number of documents that this process audited.
-        seconds: time since it began to audit.
-        share: share of the input's bytes that are done, 0 to 1: audited, or passed by for other shards.
+        seconds: time since it started to audit.
+        share: share of the input's bytes that are audited or skipped for other shards, 0 to 1.
         fresh: share of the input's bytes that this process audited.
     """
 
@@ -50,10 +50,10 @@ class Tracker:
         self._started = time.monotonic()
         self._documents, self._read, self._fresh = 0, 0, 0
         self._left = dict[int, tuple[int, int]]()
-        """Index of a chunk that is not done -> its bytes and records that are not."""
+        """Index of an unfinished chunk -> its unfinished bytes and records."""
 
     def skipping(self, stream: Iterable[Chunk], wanted: Callable[[Chunk], bool]) -> Iterator[Chunk]:
-        """Pass on the chunks that are wanted."""
+        """Yield the chunks that `wanted` accepts."""
         for chunk in stream:
             last = chunk.records[-1]
             read = int(self._before[last.source]) + last.position
@@ -64,7 +64,7 @@ class Tracker:
             self._read = read
 
     def audited(self, index: int, records: int) -> None:
-        """Count so many records of the chunk with that index; a record has its mean share of the bytes."""
+        """Count records of a chunk as audited; each has the same share of the chunk's bytes."""
         size, count = self._left.pop(index)
         part = size * records // count
         if records < count:

@@ -1,4 +1,4 @@
-"""What a run comes to: its output in numbers, from the files of its chunks."""
+"""Totals of a run's output, from the files of its chunks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from iet.audit.evidence import benjamini_hochberg
 from iet.bulk.folder import Folder, name_of
-from iet.bulk.sources import told_of
+from iet.bulk.sources import not_read_note
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,17 +22,16 @@ class Summary:
     Attributes:
         documents, segments: number of rows.
         quarantined: number of records that could not be read.
-        broken: number of files of which something, at the end or all, could not be read.
+        broken: number of files that could not be read to their end.
         tokens: number of tokens in all documents.
-        attributed: number of documents in which some text is attributed.
-        unattributed: number of documents in which some text is not.
-        not_read: how many files of the folders given are of kinds that are not read, by the ends of names.
-        fdr: false-discovery rate over documents, None if none was asked for.
-        fdr_log_p: documents with at most this log p are discoveries at that rate; None: there are none.
+        attributed: number of documents with attributed text.
+        unattributed: number of documents with unattributed text.
+        not_read: number of files in the input folders that are not read, by the suffix of their names.
+        fdr: false-discovery rate over documents, or None if none was requested.
+        fdr_log_p: highest log p of the documents that are discoveries at that rate, or None.
         fdr_documents: number of discoveries.
-        templates: number of documents from which on a passage that they share is evidence in the first alone;
-            None: in all.
-        template_share: share of the scored tokens that are no evidence for that reason.
+        templates: minimum number of documents whose shared passages count only in the first; None: in all.
+        template_share: share of the scored tokens that do not count for that reason.
     """
 
     documents: int
@@ -49,43 +48,45 @@ class Summary:
     templates: int | None = None
     template_share: float | None = None
 
-    def told_of_broken(self) -> str:
-        """Return in words how many files are broken."""
+    def broken_note(self) -> str:
+        """Return a sentence about the broken files."""
         return f"{self.broken:,} files could not be read to their end: quarantine-*.jsonl says which"
 
     def lines(self) -> list[str]:
         """Return the summary in words."""
-        told = [
+        lines = [
             f"{self.documents:,} documents of {self.tokens:,} tokens, {self.segments:,} segments;"
             f" text is attributed in {self.attributed:,} documents",
         ]
         if self.quarantined:
-            told.append(f"{self.quarantined:,} records could not be read: quarantine-*.jsonl says why")
+            lines.append(f"{self.quarantined:,} records could not be read: quarantine-*.jsonl says why")
         if self.broken:
-            told.append(self.told_of_broken())
+            lines.append(self.broken_note())
         if self.not_read:
-            told.append(told_of(self.not_read))
+            lines.append(not_read_note(self.not_read))
         if self.templates is not None:
-            told.append(
+            lines.append(
                 f"{self.template_share:.1%} of the scored tokens are no evidence: their passages stand in"
                 f" {self.templates} documents or more, and count in the first"
             )
         if self.fdr is not None:
             where = f", log_p <= {self.fdr_log_p:.6g}" if self.fdr_log_p is not None else ""
-            told.append(f"at a false-discovery rate of {self.fdr:g}: {self.fdr_documents:,} documents{where}")
-        return told
+            lines.append(
+                f"at a false-discovery rate of {self.fdr:g}: {self.fdr_documents:,} documents{where}"
+            )
+        return lines
 
 
-def summed_up(folder: Folder, found: list[int], fdr: float | None, templates: int | None) -> Summary:
+def summarize(folder: Folder, chunks: list[int], fdr: float | None, templates: int | None) -> Summary:
     """Return the summary of a shard from the files of its chunks."""
     totals: dict[str, Any] = dict.fromkeys(
         ("documents", "segments", "quarantined", "tokens", "attributed", "unattributed", "broken"), 0
     )
     log_p, scored, shared = [np.zeros(0)], 0, 0
-    for index in found:
-        # Not pq.read_table, which imports pyarrow.dataset, at 0.2 s.
-        with pq.ParquetFile(folder.table(name_of("documents", index))) as stored:
-            table = stored.read(["segments", "tokens", "scored", "template", "coverage", "log_p"])
+    for index in chunks:
+        # `pq.read_table` would import pyarrow.dataset, which takes 0.2 s.
+        with pq.ParquetFile(folder.table(name_of("documents", index))) as file:
+            table = file.read(["segments", "tokens", "scored", "template", "coverage", "log_p"])
         columns = {name: table.column(name).to_numpy() for name in table.column_names}
         totals["documents"] += table.num_rows
         scored += int(columns["scored"].sum())
@@ -100,12 +101,11 @@ def summed_up(folder: Folder, found: list[int], fdr: float | None, templates: in
                 totals["broken" if rest else "quarantined"] += 1
         if fdr is not None:
             log_p.append(columns["log_p"])
-    told: dict[str, Any] = dict(totals)
     if templates is not None:
-        told |= {"templates": templates, "template_share": shared / max(1, scored)}
+        totals |= {"templates": templates, "template_share": shared / max(1, scored)}
     if fdr is None:
-        return Summary(**told)
-    every = np.concatenate(log_p)
-    reported = every[benjamini_hochberg(every, fdr)]
+        return Summary(**totals)
+    all_log_p = np.concatenate(log_p)
+    reported = all_log_p[benjamini_hochberg(all_log_p, fdr)]
     highest = float(reported.max()) if len(reported) else None
-    return Summary(**told, fdr=fdr, fdr_log_p=highest, fdr_documents=len(reported))
+    return Summary(**totals, fdr=fdr, fdr_log_p=highest, fdr_documents=len(reported))

@@ -1,8 +1,8 @@
-"""Passages that many documents share, found in a first pass over all of them, in bounded memory.
+"""Find passages that many documents share, in a first pass over all of them and in bounded memory.
 
-Documents are cut into fragments of some 64 characters (or 16 ids) by their content: a fragment ends behind
-symbols whose hash says so, so a passage is cut alike wherever it stands. A table counts in how many documents
-each fragment stands. Nothing of it depends on a key, so p-values stay what they are.
+Documents are cut into fragments of about 64 characters (or 16 ids) by their content: a hash of the last
+symbols decides whether a fragment ends, so equal passages are cut equally. A table counts the documents of
+each fragment. Counts do not depend on keys, so p-values stay exact.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ MAX_SLOTS = 1 << 23
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Templates:
-    """The fragments that stand in many documents.
+    """The fragments that many documents share.
 
     Attributes:
         fragment: symbols of an average fragment, a power of two.
         hashes: uint64 [P], of the fragments, ascending.
-        firsts: int64 [P], the first document of each: there it counts as evidence.
+        firsts: int64 [P], the first document of each; it counts as evidence only there.
     """
 
     fragment: int
@@ -43,7 +43,7 @@ class Templates:
     firsts: Int64s
 
     def elsewhere(self, document: int, symbols: UInt64s) -> Int64s:
-        """Return the stretches [N, 2] of a document whose evidence counts in an earlier one, in symbols."""
+        """Return the spans [N, 2] of a document that count in an earlier one, in symbols."""
         ends, hashes = _fragments(symbols, self.fragment)
         if not len(self.hashes) or not len(ends):
             return np.zeros((0, 2), np.int64)
@@ -53,26 +53,26 @@ class Templates:
         return np.append(0, ends)[edges].reshape(-1, 2)
 
     def data(self) -> bytes:
-        """Return the content of a file that `load` reads."""
+        """Return the content of a file for `load`."""
         content = io.BytesIO()
         np.savez(content, fragment=self.fragment, hashes=self.hashes, firsts=self.firsts)
         return content.getvalue()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file that `load` reads, whole or not at all."""
+        """Write a file for `load`, completely or not at all."""
         write_file(path, self.data())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str] | BinaryIO) -> Templates:
-        """Read what `data` returned, from a file or one that is open.
+        """Read a file of `save`, by its path or opened.
 
         Raises:
-            InputError: the file is missing, or holds something else.
+            InputError: the file is missing, or has another content.
         """
         try:
             with np.load(path) as stored:
                 return cls(int(stored["fragment"]), stored["hashes"], stored["firsts"])
-        except InputError:  # of a store that cannot be reached
+        except InputError:  # a store cannot be reached
             raise
         except Exception as error:  # NumPy and zipfile raise a dozen kinds
             name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path.name
@@ -85,23 +85,23 @@ class Templates:
 def shared(
     documents: Iterable[tuple[str | int, Any]], *, least: int = 5, ids: bool = False, size: int | None = None
 ) -> Templates:
-    """Return the passages that stand in `least` documents or more, for a framework that audits in batches.
+    """Return the passages that `least` documents or more share, for a framework that audits in batches.
 
         shared(zip(data["id"], data["text"])).save("templates.npz")
         data.with_format("arrow").map(Annotator("team.json", templates="templates.npz", id_column="id"), ...)
 
     Args:
-        documents: the name of each, and its text (or UTF-8 bytes), or with `ids` its token ids; the first
-            that holds a passage is where that counts, so give those alone that are audited (with `ids` none
-            outside the vocabulary). What is no document is passed over.
+        documents: name and text (or UTF-8 bytes) of each, or with `ids` its token ids. A passage counts only
+            in the first, so pass only documents that are audited (with `ids`, all in the vocabulary).
+            Other values are skipped.
         least: number of documents, at least 2.
         ids: whether documents are token ids.
-        size: expected number of characters (or ids) in all; None: the largest table, 168 MB, is taken.
+        size: expected total number of characters (or ids); None: use the largest table, 168 MB.
 
     Raises:
-        InputError: `least` or a name is not what is expected.
+        InputError: `least` is out of range, or a name has another type.
 
-    One pass, in bounded memory, as `count` says. Deterministic.
+    One pass, in bounded memory (`count`). Deterministic.
     """
     check_number("least", least, 2)
     fragment = FRAGMENT_IDS if ids else FRAGMENT_CHARACTERS
@@ -115,18 +115,18 @@ def shared(
 
 
 def loaded(templates: Any) -> Templates | None:
-    """Return what `shared` found, read from its file if that is given.
+    """Return the result of `shared`, which is read if it is a path.
 
     Raises:
-        InputError: it is neither.
+        InputError: it has another type.
     """
     if templates is None or isinstance(templates, Templates):
         return templates
     if not isinstance(templates, (str, os.PathLike)):
         raise InputError(
-            f"templates: got {templates!r:.80}, expected what iet.bulk.templates.shared found in a pass over"
-            " all documents, or the path where it was saved: a batch does not show how many share a passage"
-            " (iet audit INPUT... --templates counts by itself)"
+            f"templates: got {templates!r:.80}, expected the result of iet.bulk.templates.shared over all"
+            " documents, or the path of its file, as a batch does not show how many documents share a passage"
+            " (iet audit INPUT... --templates counts them itself)"
         )
     return Templates.load(templates)
 
@@ -134,17 +134,17 @@ def loaded(templates: Any) -> Templates | None:
 def stretches_elsewhere(
     templates: Templates, documents: Iterable[tuple[Any, Any]], ids: bool
 ) -> list[Int64s]:
-    """Return for each (name, record) the stretches [N, 2] whose evidence counts in an earlier document."""
-    found = list[Int64s]()
+    """Return for each (name, record) the spans [N, 2] that count in an earlier document."""
+    spans = list[Int64s]()
     for name, value in documents:
         symbols = symbols_of(value, ids)
         nothing = np.zeros((0, 2), np.int64)
-        found.append(nothing if symbols is None else templates.elsewhere(number_of(name), symbols))
-    return found
+        spans.append(nothing if symbols is None else templates.elsewhere(number_of(name), symbols))
+    return spans
 
 
 def number_of(name: Any) -> int:
-    """Return 63 bits that stand for the name of a document.
+    """Return a 63-bit hash of a document's name.
 
     Raises:
         InputError: it is neither a string nor an integer.
@@ -156,13 +156,14 @@ def number_of(name: Any) -> int:
 
 
 def count(documents: Iterable[tuple[int, UInt64s]], *, least: int, size: int, fragment: int) -> Templates:
-    """Return the fragments that stand in `least` documents or more.
+    """Return the fragments that `least` documents or more share.
 
     Args:
-        documents: number and `symbols_of` each, in the order in which passages are first.
-        size: expected number of symbols in all. Where there are more, fragments that come too late to find
-            room in the table are not counted.
-        fragment: symbols of an average fragment, a power of two: the least that is used.
+        documents: number and `symbols_of` each, in order; a fragment counts in the first.
+        least: number of documents.
+        size: expected total number of symbols. If there are more, late fragments that do not fit into the
+            table are not counted.
+        fragment: minimum symbols of an average fragment, a power of two.
 
     Cost: O(1) a symbol; 20 bytes for each slot of a table of at most `MAX_SLOTS`, 168 MB. Deterministic.
     """
@@ -180,7 +181,7 @@ def count(documents: Iterable[tuple[int, UInt64s]], *, least: int, size: int, fr
 
 
 def symbols_of(value: Any, ids: bool) -> UInt64s | None:
-    """Return a document as symbols, uint64 [N]: its code points or its ids; None: it is no document."""
+    """Return a document's code points or ids, uint64 [N]; None if the value is not a document."""
     try:
         if ids:
             array = np.asarray(value)
@@ -192,7 +193,7 @@ def symbols_of(value: Any, ids: bool) -> UInt64s | None:
 
 
 def _fragments(symbols: UInt64s, fragment: int) -> tuple[Int64s, UInt64s]:
-    """Return where the fragments of a document end, and their hashes."""
+    """Return the ends and hashes of a document's fragments."""
     ends = np.empty(len(symbols) // (fragment // 2) + 1, np.int64)
     hashes = np.empty(len(ends), np.uint64)
     count = loops.fragments(symbols, fragment // 2, fragment // 2 - 1, ends, hashes)

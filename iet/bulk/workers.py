@@ -24,7 +24,7 @@ MOST_DEATHS = 20
 
 
 class Job(Protocol):
-    """What is done with each chunk. It is pickled for each worker."""
+    """Audits and commits chunks. It is pickled for each worker."""
 
     def audit(self, auditor: Auditor, chunk: Chunk, *, singly: bool = False) -> Iterator[int]:
         """Audit a chunk and commit it.
@@ -49,7 +49,7 @@ class _Task:
         suspect: the record at which the last worker died.
         audited: number of records that this worker has audited.
         reported: number of records that were reported so far, by workers that died as well.
-        begun: whether a worker has begun with it. If it dies earlier, no record is to blame.
+        started: whether a worker has started with it. If the worker dies earlier, no record is to blame.
     """
 
     chunk: Chunk
@@ -57,7 +57,7 @@ class _Task:
     suspect: int | None = None
     audited: int = 0
     reported: int = 0
-    begun: bool = False
+    started: bool = False
 
 
 def audited(
@@ -71,7 +71,7 @@ def audited(
     Args:
         auditor: of this process.
         packed: the pickled auditor, for the workers.
-        job: what is done with a chunk.
+        job: audits and commits a chunk.
         stream: the chunks, read as workers become free.
         workers: maximum number of processes; with 1, this process does the work.
 
@@ -94,7 +94,7 @@ def audited(
         on_lost=lambda failure: events.put(failure) if failure.reason == "start" else None,
     )
     at_work, waiting = dict[Future[None], _Task](), list[_Task]()
-    deaths, begun = 0, False
+    deaths, any_started = 0, False
     with contextlib.closing(pool):
         while True:
             while len(at_work) <= workers:  # one task more than workers, so that none waits for the reader
@@ -111,7 +111,7 @@ def audited(
             event = events.get()
             if isinstance(event, tuple):
                 task, count = event
-                begun = task.begun = True
+                any_started = task.started = True
                 task.audited += count
                 if task.audited > task.reported:
                     more, task.reported = task.audited - task.reported, task.audited
@@ -125,7 +125,7 @@ def audited(
                 raise error
             deaths += 1
             how = f"worker died (exit code {error.exit_code})"
-            if not begun:  # all others would, too
+            if not any_started:  # all others would, too
                 raise IetError(
                     f"a {how} before it took up a chunk; what it printed says why (a program that starts"
                     ' workers needs `if __name__ == "__main__":` around its code), or memory is short'
@@ -144,7 +144,7 @@ def audited(
 def _retried(task: _Task, reason: str) -> _Task:
     """Return the task for the next worker; `reason` is why the record is refused if it is the suspect."""
     chunk, suspect = task.chunk, task.suspect
-    if not task.begun:
+    if not task.started:
         return dataclasses.replace(task)
     if task.singly and task.audited == suspect:
         chunk, suspect = chunk.refusing(task.audited, reason), None
@@ -163,7 +163,7 @@ def _make_work(packed: bytes, expected: dict[str, Any], job: Job) -> Callable[[A
         chunk, singly = task
         try:
             auditor = auditor or _loaded(packed, expected)
-            yield 0  # from here on, the chunk is begun
+            yield 0  # the chunk has started
             yield from job.audit(auditor, chunk, singly=singly)
         except MemoryError:
             raise _out_of_memory(job, chunk) from None

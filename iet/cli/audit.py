@@ -10,7 +10,7 @@ import pathlib
 import sys
 from typing import Any
 
-from iet.bulk.places import is_uri
+from iet.bulk.storage import is_uri
 from iet.cli.options import Commands, refuse_to_replace, say, some_path
 from iet.cli.progress import auditing
 from iet.cli.reading import add_auditing, auditor_of, check_reading, keys_of, read
@@ -180,7 +180,7 @@ def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
         from iet.audit.worker_pool import ONE_THREAD
         from iet.bulk import files, workers
         from iet.bulk.progress import Progress
-        from iet.bulk.sources import told_of
+        from iet.bulk.sources import not_read_note
     except ImportError as error:
         raise missing(f"many documents need {error.name}", "bulk") from None
 
@@ -204,7 +204,7 @@ def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
     with auditing(1.0) as move:
         summary = files.audit_files(auditor, arguments.inputs, arguments.output, progress=tell, **options)
     if summary.not_read:
-        print(f"iet: {told_of(summary.not_read)}", file=sys.stderr)
+        print(f"iet: {not_read_note(summary.not_read)}", file=sys.stderr)
     if arguments.json:
         print(json.dumps(dataclasses.asdict(summary), indent=1))
     else:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from iet.audit.options import options
-from iet.bulk.places import is_uri
+from iet.bulk.storage import is_uri
 from iet.errors import InputError
 from iet.marks.files import refuse_to_lose_keys
 from iet.marks.registry import ENVIRONMENT_VARIABLE, Registry

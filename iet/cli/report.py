@@ -163,7 +163,7 @@ def _write_many(files: Sequence[str], out: pathlib.Path, auditor: Any, read: Cal
     Raises:
         InputError: there are no texts, a file is a table, or the folder cannot be made.
     """
-    from iet.bulk.sources import expand, told_of
+    from iet.bulk.sources import expand, not_read_note
     from iet.report.index import Row, as_csv, index
 
     sources, not_read = expand(files, out)
@@ -186,8 +186,8 @@ def _write_many(files: Sequence[str], out: pathlib.Path, auditor: Any, read: Cal
             row = Row(source.name, report.found, report.coverage, report.log_p, report.tokens, link)
             rows.append(row)
     if not_read:
-        about.append(told_of(not_read))
-        print(f"iet: {told_of(not_read)}", file=sys.stderr)
+        about.append(not_read_note(not_read))
+        print(f"iet: {not_read_note(not_read)}", file=sys.stderr)
     write_file(out / "documents.csv", as_csv(rows).encode("utf-8-sig"))
     write_file(out / "index.html", index(rows, about).encode())
     print(out / "index.html")

@@ -21,9 +21,9 @@ import zstandard
 from iet.audit.auditor import Auditor
 from iet.bulk import files, sources
 from iet.bulk.files import audit_files
-from iet.bulk.lines import Refused, lines
-from iet.bulk.places import Stored
+from iet.bulk.line_reader import Refused, lines
 from iet.bulk.progress import Progress
+from iet.bulk.storage import Stored
 from iet.errors import IetError, InputError
 from iet.marks.registry import Registry
 from tests.support.commands import run
@@ -287,8 +287,8 @@ def test_results_below_the_texts_are_not_read(auditor: Auditor, tmp_path: pathli
     again = audit_files(auditor, [str(docs)], tmp_path / "out")
     assert again.documents == 1
     assert again.not_read == {"results of an audit": len(list((docs / "out").iterdir()))}
-    assert sources.told_of(again.not_read).endswith(" not read: results of an audit 5")
-    assert "convert them" in sources.told_of({**again.not_read, ".pdf": 1})
+    assert sources.not_read_note(again.not_read).endswith(" not read: results of an audit 5")
+    assert "convert them" in sources.not_read_note({**again.not_read, ".pdf": 1})
 
 
 def test_a_folder_that_cannot_be_written_is_named(auditor: Auditor, tmp_path: pathlib.Path) -> None:

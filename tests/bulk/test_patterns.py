@@ -9,7 +9,7 @@ import pytest
 
 from iet.audit.auditor import Auditor
 from iet.bulk.files import audit_files
-from iet.bulk.sources import told_of
+from iet.bulk.sources import not_read_note
 from iet.errors import InputError
 from tests.support.conditions import posix
 
@@ -67,4 +67,4 @@ def test_what_is_no_file_is_counted(auditor: Auditor, tmp_path: pathlib.Path) ->
     for resume in (False, True):
         summary = audit_files(auditor, [str(folder / "*")], out, resume=resume)
         assert (summary.documents, summary.not_read) == (1, expected)
-    assert told_of({"folders": 1}) == "1 file not read: folders 1"
+    assert not_read_note({"folders": 1}) == "1 file not read: folders 1"

@@ -19,7 +19,7 @@ import pytest
 
 from iet.audit.auditor import Auditor
 from iet.bulk.files import audit_files
-from iet.bulk.places import Store, store_of
+from iet.bulk.storage import Store, store_of
 from iet.cli import main
 from iet.errors import InputError
 from iet.marks.registry import Registry

@@ -1,6 +1,6 @@
-"""Where files lie: on this machine, or in a store that a URI names (s3, gs, hdfs), through pyarrow.fs.
+"""Open files of this machine, or by URI those of a store (s3, gs, hdfs), through pyarrow.fs.
 
-A file of a store is shown as its URI without user, password and options, in results as in run.json.
+Results and run.json show a store's file as its URI without user, password and options.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import os
 import re
 import urllib.parse
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeVar
 
 from iet.errors import InputError, missing
 from iet.marks.files import shown_path
 
 _FIRST, _MOST = 1 << 17, 1 << 23
-"""Bytes that are asked of a store first, when a file is looked into, and at once when it is read on."""
+"""Size of the first request to a store for a file, and maximum size of the following ones, in bytes."""
 
 _PATIENCE = 60
-"""Seconds for which Google's library tries again, unless the URI says how long. Its own are 15 minutes."""
+"""Seconds for which Google's library retries if the URI has no limit. Its own default is 15 minutes."""
 
 _SHOWN = ("region", "scheme", "endpoint_override", "retry_limit_seconds")
-"""Options of URIs that an error may show."""
+"""Options of URIs that error messages may contain."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _URI = re.compile(r"(?:([^/?@]*)@)?([A-Za-z0-9._-]*(?::\d+)?)(/[^?]*)?(?:\?(.*))?", re.DOTALL)
@@ -39,26 +39,16 @@ _KEYS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS or the machine's account; gs://anonymous@... reads what is public",
     "hdfs": "the tickets and the configuration of Hadoop",
 }
-"""The schemes that are read, and where each finds its credentials."""
+"""Supported schemes, and the source of each one's credentials."""
 
 OBJECTS = ("s3", "gs")
-"""Schemes of object stores: what is written appears whole or not at all, and replaces what was there."""
+"""Schemes of object stores: an object is written completely or not at all, and replaces an older one."""
 
 _T = TypeVar("_T")
 
 
-class Place(Protocol):
-    """What opens files by the paths under which they are shown."""
-
-    def open(self, path: str) -> BinaryIO:
-        """Open a file, to be read from any position."""
-
-    def table(self, path: str) -> Any:
-        """Return what `pyarrow.parquet.ParquetFile` opens the file by."""
-
-
 @dataclasses.dataclass(frozen=True)
-class Machine:
+class LocalStorage:
     """The disks of this machine."""
 
     def open(self, path: str) -> BinaryIO:
@@ -66,7 +56,7 @@ class Machine:
         return open(path, "rb")
 
     def table(self, path: str) -> Any:
-        """Return the path, which pyarrow opens without Python's help; the file, if its name is not UTF-8."""
+        """Return an argument for `pyarrow.parquet.ParquetFile`: the path, or a file if it is not UTF-8."""
         if shown_path(path) == path:
             return path
         import pyarrow as pa
@@ -74,11 +64,11 @@ class Machine:
         return pa.OSFile(os.fsencode(path))
 
 
-HERE = Machine()
+HERE = LocalStorage()
 
 
 class Stored(NamedTuple):
-    """A file of a store: its path, its size in bytes, and when it was written last, in ISO 8601."""
+    """A file of a store: its path, its size in bytes, and its modification time in ISO 8601."""
 
     path: str
     size: int
@@ -90,8 +80,8 @@ class Store:
     """A bucket, or the files of HDFS.
 
     Attributes:
-        root: what a path begins with before the name that the store knows, such as "s3://".
-        uri: with credentials and options, without a path. It goes to workers, and nowhere else.
+        root: prefix of shown paths that the store's own paths lack, such as "s3://".
+        uri: with credentials and options, without a path. Only workers receive it.
     """
 
     root: str
@@ -103,47 +93,47 @@ class Store:
         return self.root.partition(":")[0]
 
     def open(self, path: str) -> BinaryIO:
-        """Open a file; whatever goes wrong, also later, is an InputError."""
+        """Open a file. Opening and reading it raise no error but InputError."""
         file = self.asked(path, "read", lambda files, key: files.open_input_file(key))
         return io.BufferedReader(_Reader(self, path, file, _FIRST), _MOST)
 
     def table(self, path: str) -> Any:
-        """Return the open file, of which pyarrow asks whole columns at once."""
+        """Return the open file; pyarrow requests whole columns from it."""
         file = self.asked(path, "read", lambda files, key: files.open_input_file(key))
         return _Reader(self, path, file)
 
-    def there(self, path: str) -> list[Stored] | None:
-        """Return the file of that path, or all files below it, hidden ones too; None: nothing is there."""
-        found = self.asked(path, "read", lambda files, key: files.get_file_info(key))
-        if found.type.name == "NotFound":
+    def files(self, path: str) -> list[Stored] | None:
+        """Return the file of that path, or all files below it with hidden ones; None if nothing exists."""
+        info = self.asked(path, "read", lambda files, key: files.get_file_info(key))
+        if info.type.name == "NotFound":
             self.check_bucket(path)
             return None
-        if found.type.name == "Directory":
+        if info.type.name == "Directory":
             from pyarrow import fs
 
             below = self.asked(
                 path, "read", lambda files, key: files.get_file_info(fs.FileSelector(key, recursive=True))
             )
-            return [self._stored(each) for each in below if each.type.name == "File"]
-        return [self._stored(found)]
+            return [self._stored(info) for info in below if info.type.name == "File"]
+        return [self._stored(info)]
 
     def exists(self, path: str) -> bool:
-        """Tell whether a file is there."""
-        found = self.asked(path, "read", lambda files, key: files.get_file_info(key))
-        return bool(found.type.name == "File")
+        """Tell whether a file exists."""
+        info = self.asked(path, "read", lambda files, key: files.get_file_info(key))
+        return bool(info.type.name == "File")
 
     def names(self, path: str) -> list[str]:
-        """Return the names of what lies directly below a path; none where nothing is there."""
+        """Return the names of all entries of a folder; an unknown folder has none."""
 
         def listed(files: Any, key: str) -> Any:
             from pyarrow import fs
 
             return files.get_file_info(fs.FileSelector(key, allow_not_found=True))
 
-        return [each.base_name for each in self.asked(path, "read", listed)]
+        return [info.base_name for info in self.asked(path, "read", listed)]
 
     def write(self, path: str, content: bytes) -> None:
-        """Write an object, which appears whole, or not at all, and replaces what was there."""
+        """Write an object completely or not at all; it replaces an older one."""
 
         def written(files: Any, key: str) -> None:
             try:
@@ -152,56 +142,56 @@ class Store:
             except FileNotFoundError as error:
                 self.refuse(path, "written", error)
 
-        # Ctrl-C reaches the first thread alone: here it would close, and so make, an object with part of it.
+        # Ctrl-C interrupts only the main thread. Here it would close, and so create, an incomplete object.
         with concurrent.futures.ThreadPoolExecutor(1) as thread:
             thread.submit(self.asked, path, "written", written).result()
 
     def delete(self, path: str) -> None:
-        """Delete an object, if it is there."""
+        """Delete an object if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.asked(path, "deleted", lambda files, key: files.delete_file(key))
 
     def check_bucket(self, path: str) -> None:
-        """Raise an InputError unless the bucket of a path is there."""
+        """Raise an InputError unless the bucket of a path exists."""
         if self.scheme in OBJECTS:
             bucket = path.removeprefix(self.root).partition("/")[0]
-            found = self.asked(path, "read", lambda files, _: files.get_file_info(bucket))
-            if found.type.name == "NotFound":
+            info = self.asked(path, "read", lambda files, _: files.get_file_info(bucket))
+            if info.type.name == "NotFound":
                 raise InputError(f"{self.root}{bucket}: got no such bucket, expected one that is there")
 
-    def _stored(self, found: Any) -> Stored:
+    def _stored(self, info: Any) -> Stored:
         prefix = self.root.partition("://")[2]
-        when = found.mtime.isoformat() if found.mtime else ""
-        return Stored(f"{self.root}{found.path.removeprefix(prefix)}", found.size, when)
+        when = info.mtime.isoformat() if info.mtime else ""
+        return Stored(f"{self.root}{info.path.removeprefix(prefix)}", info.size, when)
 
     def asked(self, path: str, what: str, call: Callable[[Any, str], _T]) -> _T:
-        """Return what the store answers to a call with its file system and a path of its own.
+        """Return the result of a call with the store's file system and its own name of the path.
 
         Raises:
-            InputError: it refuses or cannot be reached; `what` cannot be done, such as "read".
-            FileNotFoundError: it says that there is no such file.
+            InputError: it refuses or cannot be reached; the message says that it cannot be `what` ("read").
+            FileNotFoundError: the file does not exist.
         """
         try:
             key = path.removeprefix(self.root)
             return call(_connected(self.uri), key)
         except (FileNotFoundError, InputError):
             raise
-        except (OSError, ValueError, RuntimeError) as error:  # one of which each of Arrow's own is
+        except (OSError, ValueError, RuntimeError) as error:  # the bases of Arrow's errors
             self.refuse(path, what, error)
 
     def refuse(self, path: str, what: str, error: BaseException) -> NoReturn:
-        """Raise the InputError for what a store said."""
+        """Raise an InputError with the message of a store's error."""
         said = _without_secrets(" ".join(str(error).split()), self.uri)
         hint = f"; credentials come from {_KEYS[self.scheme]}" if _REFUSED.search(said) else ""
         raise InputError(f"{path}: cannot be {what} ({said:.500}{hint})") from None
 
 
 class _Reader(io.RawIOBase):
-    """A file of a store. Its errors are not those of the file's content, which would be passed over."""
+    """A file of a store. Its errors are InputErrors, which are not taken for errors of the content."""
 
     def __init__(self, store: Store, path: str, file: Any, most: int | None = None) -> None:
         self._store, self.name, self._file = store, path, file
-        self._most = most  # bytes of the next reading, twice as many each time; None: no limit
+        self._most = most  # maximum bytes of the next request, which doubles each time; None: no limit
 
     def readable(self) -> bool:
         return True
@@ -229,20 +219,22 @@ class _Reader(io.RawIOBase):
         super().close()
 
 
-def is_uri(given: str) -> bool:
-    """Tell whether something begins with a scheme, as "s3://" does; a Windows drive has one letter."""
-    return _SCHEME.match(given) is not None
+Storage = LocalStorage | Store
+"""Opens files by the paths that are shown."""
 
 
-def store_of(given: str) -> tuple[Store, str]:
-    """Return the store that a URI names, and the path in it as it is shown.
+def is_uri(text: str) -> bool:
+    """Tell whether a text begins with a scheme such as "s3://"; a Windows drive has one letter."""
+    return _SCHEME.match(text) is not None
 
-    Nothing is asked of the store yet.
+
+def store_of(uri: str) -> tuple[Store, str]:
+    """Return the store of a URI, and the path in it as it is shown. No request is sent.
 
     Raises:
-        InputError: its scheme is not known, or it is no URI. What may be a secret is not in the message.
+        InputError: the scheme is unknown, or the URI is malformed. The message contains no secrets.
     """
-    scheme, rest = given.split("://", 1)
+    scheme, rest = uri.split("://", 1)
     scheme = scheme.lower()
     if scheme not in _KEYS:
         known = ", ".join(f"{name}://" for name in _KEYS)
@@ -267,7 +259,7 @@ def store_of(given: str) -> tuple[Store, str]:
 
 @functools.lru_cache
 def _connected(uri: str) -> Any:
-    """Return the file system, once in a process: what speaks to a store does not cross to another one."""
+    """Return the file system, cached for this process; connections cannot be sent to workers."""
     try:
         from pyarrow import fs
     except ImportError:
@@ -276,7 +268,7 @@ def _connected(uri: str) -> Any:
 
 
 def _without_secrets(said: str, uri: str) -> str:
-    """Return what a store said without the parts of a URI that may be secret, as they are and unescaped."""
+    """Remove the parts of a URI that may be secret, escaped or not, from a store's message."""
     for secret in sorted(_secrets(uri), key=len, reverse=True):
         said = said.replace(secret, "***")
     return said
