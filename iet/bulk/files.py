@@ -212,15 +212,15 @@ def audit_files(
     }
     if templates is not None:
         configuration["templates"] = int(templates)
-    mine = Shard(index, count)
-    with claimed(target, configuration, mine, resume=resume, reread=reread) as (folder, first):
-        sweep(folder, mine)
+    own_shard = Shard(index, count)
+    with claimed(target, configuration, own_shard, resume=resume, reread=reread) as (folder, first):
+        sweep(folder, own_shard)
         job = _Job(folder, tuple(sources), columns, int(max_record), encoding)
         if templates is not None:
             job = dataclasses.replace(
                 job, templates=job.shared(int(templates), auditor.profiles[0].vocab_size)
             )
-        tracker, manifest = Tracker(sources, progress), ChunkManifest(job, mine, reread)
+        tracker, manifest = Tracker(sources, progress), ChunkManifest(job, own_shard, reread)
         groups = [file["group"] for file in first["inputs"]]
         stream = chunks(read(sources, columns, max_record), groups, chunk_rows, CHUNK_SIZE)
         wanted = tracker.skipping(stream, manifest.wants)
@@ -234,9 +234,9 @@ def audit_files(
             for kind, schema in (("documents", DOCUMENTS), ("segments", SEGMENTS)):
                 write_csv(folder, kind, done, schema)
         if pages and isinstance(folder, LocalFolder):
-            again = job.documents(read(sources, columns, max_record))
-            write_pages(folder, auditor, done, again, columns.ids, about)
-        folder.commit(mine.state, as_json({"complete": True, **dataclasses.asdict(summary)}))
+            reread_documents = job.documents(read(sources, columns, max_record))
+            write_pages(folder, auditor, done, reread_documents, columns.ids, about)
+        folder.commit(own_shard.state, as_json({"complete": True, **dataclasses.asdict(summary)}))
     if strict and summary.broken:
         raise InputError(f"{summary.broken_note()}; all other records are done")
     return summary
@@ -245,8 +245,8 @@ def audit_files(
 class ChunkManifest:
     """The chunks of a shard, and which of them are finished."""
 
-    def __init__(self, job: _Job, mine: Shard, reread: bool) -> None:
-        self._job, self._mine, self._reread = job, mine, reread
+    def __init__(self, job: _Job, own_shard: Shard, reread: bool) -> None:
+        self._job, self._shard, self._reread = job, own_shard, reread
         self._folder = job.folder
         self._done = chunks_done(job.folder)
         self._seen = set[int]()
@@ -258,21 +258,21 @@ class ChunkManifest:
         Raises:
             InputError: it is finished, but its input has changed.
         """
-        if chunk.index not in self._mine:
+        if chunk.index not in self._shard:
             return False
         self._seen.add(chunk.index)
         if chunk.index not in self._done:
             self._change()
             return True
-        before = digest_in(self._folder, chunk.index)
-        if before == chunk.digest():
+        previous_digest = digest_in(self._folder, chunk.index)
+        if previous_digest == chunk.digest():
             return False
-        if before is not None and not self._reread:
+        if previous_digest is not None and not self._reread:
             raise InputError(
-                f"{self._job.where(chunk)}: not what was audited before; expected the files as they were, or"
+                f"{self._job.location(chunk)}: not what was audited before; expected the files as they were, or"
                 " --reread, which audits anew what has changed"
             )
-        if before is not None:  # otherwise it is damaged, and the tables will not change
+        if previous_digest is not None:  # otherwise it is damaged, and the tables will not change
             self._change()
         remove(self._folder, chunk.index)
         return True
@@ -297,7 +297,7 @@ class ChunkManifest:
                 " does them again)"
             )
         for index in sorted(chunks_begun(self._folder) - self._seen):
-            if index in self._mine:
+            if index in self._shard:
                 self._change()
                 remove(self._folder, index)
         return sorted(self._seen)
@@ -377,7 +377,7 @@ class _Job:
             for row, number, (value, id) in rows:
                 origins.append(_Origin(name, row, id))
                 values.append(value)
-                rests.append(isinstance(value, Refused) and value.rest)
+                rests.append(isinstance(value, Refused) and value.ends_file)
                 if self.templates is not None:
                     symbols = symbols_of(value, self.columns.ids)
                     elsewhere.append(_NONE if symbols is None else self.templates.elsewhere(number, symbols))
@@ -386,11 +386,13 @@ class _Job:
             auditor, values, ids=self.columns.ids, elsewhere=elsewhere or None
         ):
             good, bad = list[_Origin](), list[dict[str, Any]]()
-            for reason, (origin, rest) in zip(reasons, pending, strict=False):
+            for reason, (origin, ends_file) in zip(reasons, pending, strict=False):
                 if reason is None:
                     good.append(origin)
                 else:
-                    bad.append({**origin._asdict(), "reason": reason, **({"rest": True} if rest else {})})
+                    bad.append(
+                        {**origin._asdict(), "reason": reason, **({"rest": True} if ends_file else {})}
+                    )
             yield good, results, bad
 
     def _values(self, records: Records) -> Iterator[tuple[Any, str | None]]:
@@ -417,7 +419,7 @@ class _Job:
             for row, (value, _) in zip(records.rows, self._values(records), strict=True):
                 yield (name, row), value
 
-    def where(self, chunk: Chunk) -> str:
+    def location(self, chunk: Chunk) -> str:
         """Return the files and rows of a chunk, for messages."""
         first, last = chunk.records[0], chunk.records[-1]
         start, end = self.sources[first.source].name, self.sources[last.source].name

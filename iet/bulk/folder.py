@@ -176,9 +176,9 @@ def target_of(out: str | os.PathLike[str]) -> pathlib.Path | StoreFolder:
         return pathlib.Path(target)
     store, path = store_of(target)
     if store.scheme not in OBJECTS:
-        known = " or ".join(f"{scheme}://" for scheme in OBJECTS)
+        supported = " or ".join(f"{scheme}://" for scheme in OBJECTS)
         raise InputError(
-            f"{path}: got results by {store.scheme}://, expected a folder of this machine, {known}: only"
+            f"{path}: got results by {store.scheme}://, expected a folder of this machine, {supported}: only"
             " these replace files atomically"
         )
     return StoreFolder(path, store)
@@ -279,35 +279,35 @@ def claimed(
     configuration = json.loads(json.dumps(configuration))  # as it is read back
     try:
         folder = _made(target)
-        there = [name for name in folder.names() if not name.startswith(".")]
+        existing = [name for name in folder.names() if not name.startswith(".")]
     except OSError as error:
         raise InputError(f"{target}: cannot be made or read ({error.strerror})") from None
-    if there and not folder.exists(_RUN):
-        raise InputError(f"{folder.path}: got a folder with {sorted(there)[:3]}, expected an empty one")
+    if existing and not folder.exists(_RUN):
+        raise InputError(f"{folder.path}: got a folder with {sorted(existing)[:3]}, expected an empty one")
     with folder.locked(shard.lock, _at_work(folder, shard.lock)):
-        before, exists = configuration, folder.exists(_RUN)
+        previous, exists = configuration, folder.exists(_RUN)
         if exists:
             try:
                 with folder.open(_RUN) as file:
-                    before = json.loads(file.read())
+                    previous = json.loads(file.read())
             except (OSError, ValueError) as error:
                 raise InputError(f"{folder.path}/{_RUN}: cannot be read ({error})") from None
-            changes = list(_differences(_compared(before, reread), _compared(configuration, reread)))
+            changes = list(_differences(_compared(previous, reread), _compared(configuration, reread)))
             if changes:
-                mendable = not any(_differences(_compared(before, True), _compared(configuration, True)))
+                mendable = not any(_differences(_compared(previous, True), _compared(configuration, True)))
                 hint = "; files that changed are audited anew with --reread" if mendable else ""
                 raise InputError(f"{folder.path}: was begun in another way; " + "; ".join(changes[:5]) + hint)
             if folder.exists(shard.state) and not resume:
                 raise InputError(f"{folder.path}: got results there, expected an empty folder, or resume")
             # Groups stay those of the first run, because they are part of the chunks' names.
-            for old, new in zip(before["inputs"], configuration["inputs"], strict=True):
+            for old, new in zip(previous["inputs"], configuration["inputs"], strict=True):
                 new["group"] = old.get("group", new["group"])
             groups = [new["group"] for new in configuration["inputs"]]
             if groups != sorted(groups) or {*groups} != {*range(len({*groups}))}:
                 raise InputError(f"{folder.path}/{_RUN}: damaged, its groups are {groups[:20]}")
-        if before["inputs"] != configuration["inputs"]:
+        if previous["inputs"] != configuration["inputs"]:
             _reopen_other_shards(folder, shard)
-        if not exists or before != configuration:
+        if not exists or previous != configuration:
             # No other shard writes this file now, so temporary files of killed runs can be removed.
             folder.commit(_RUN, as_json(configuration), check=lambda: _sweep_files(folder, f".{_RUN}."))
         folder.commit(shard.state, as_json({"complete": False}))
@@ -351,30 +351,34 @@ def _at_work(folder: Folder, lock: str) -> str:
     return f"{folder.path}: another process is at work on shard {index}/{count}"
 
 
-def _differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
+def _differences(previous: Any, current: Any, location: str = "") -> Iterator[str]:
     """Yield a description of each difference between two configurations."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for name in sorted({*before, *now}):
-            yield from _differences(before.get(name), now.get(name), f"{where}.{name}" if where else name)
-    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        for at, (old, new) in enumerate(zip(before, now, strict=True)):
-            yield from _differences(old, new, f"{where}[{at}]")
-    elif where == "inputs" and isinstance(before, list) and isinstance(now, list):
-        yield from _other_inputs(before, now)
-    elif before != now:
-        yield f"{where}: was {json.dumps(before):.60}, is {json.dumps(now):.60}"
+    if isinstance(previous, dict) and isinstance(current, dict):
+        for name in sorted({*previous, *current}):
+            yield from _differences(
+                previous.get(name), current.get(name), f"{location}.{name}" if location else name
+            )
+    elif isinstance(previous, list) and isinstance(current, list) and len(previous) == len(current):
+        for at, (old, new) in enumerate(zip(previous, current, strict=True)):
+            yield from _differences(old, new, f"{location}[{at}]")
+    elif location == "inputs" and isinstance(previous, list) and isinstance(current, list):
+        yield from _other_inputs(previous, current)
+    elif previous != current:
+        yield f"{location}: was {json.dumps(previous):.60}, is {json.dumps(current):.60}"
 
 
 _NAMED = 3
 """Number of missing and of new paths that a message names."""
 
 
-def _other_inputs(before: list[Any], now: list[Any]) -> Iterator[str]:
+def _other_inputs(previous: list[Any], current: list[Any]) -> Iterator[str]:
     """Yield which inputs are missing and which are new, if their number has changed."""
-    old, new = ([str(file.get("path")) for file in inputs] for inputs in (before, now))
+    old, new = ([str(file.get("path")) for file in inputs] for inputs in (previous, current))
     yield f"inputs: were {len(old)}, are {len(new)}"
-    for what, some, others in (("gone", old, {*new}), ("new", new, {*old})):
-        paths = [path for path in some if path not in others]
+    for label, paths in (
+        ("gone", [path for path in old if path not in {*new}]),
+        ("new", [path for path in new if path not in {*old}]),
+    ):
         if paths:
             more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-            yield f"{what}: {', '.join(map(repr, paths[:_NAMED]))}{more}"
+            yield f"{label}: {', '.join(map(repr, paths[:_NAMED]))}{more}"

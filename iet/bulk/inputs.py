@@ -135,7 +135,7 @@ def _fields(source: Source, limit: int) -> list[tuple[str, pa.Field | None]] | N
     names = dict[str, None]()
     for _, line, _ in itertools.islice(lines(source.path, source.size, limit, source.storage), _PEEK_LINES):
         if isinstance(line, Refused):
-            if line.rest and not names:
+            if line.ends_file and not names:
                 raise line
             continue
         with contextlib.suppress(ValueError, RecursionError):
@@ -247,7 +247,7 @@ def _parquet(source: Source) -> Iterator[pq.ParquetFile]:
         file = pq.ParquetFile(source.storage.table(source.path))
     except (pa.ArrowException, OSError) as error:
         check_of_the_file(source.path, error)
-        raise Refused(f"got no readable Parquet file ({error}), expected one", rest=True) from None
+        raise Refused(f"got no readable Parquet file ({error}), expected one", ends_file=True) from None
     with file:
         yield file
 

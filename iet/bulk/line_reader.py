@@ -30,14 +30,14 @@ class Refused(InputError):
         rest: whether the rest of its file is not read either.
     """
 
-    def __init__(self, reason: str, size: int = 0, digest: bytes = b"", rest: bool = False) -> None:
+    def __init__(self, reason: str, size: int = 0, digest: bytes = b"", ends_file: bool = False) -> None:
         super().__init__(reason)
-        self.size, self.digest, self.rest = size, digest, rest
+        self.size, self.digest, self.ends_file = size, digest, ends_file
 
 
 def rest_of_file(reason: str) -> Refused:
     """Return the record that replaces the unreadable rest of a file."""
-    return Refused(f"the rest of the file is not read: {reason}", rest=True)
+    return Refused(f"the rest of the file is not read: {reason}", ends_file=True)
 
 
 def too_large(size: int, limit: int, unit: str, digest: bytes) -> Refused:
@@ -71,12 +71,12 @@ def lines(
         with storage.open(path) as raw:
             suffix = path.lower().rpartition(".")[2]
             compression = {"gz": "gzip", "zst": "zstd"}.get(suffix)
-            content, most = raw, None
+            content, max_bytes = raw, None
             if compression is not None:
                 stream = pa.CompressedInputStream(pa.PythonFile(raw, "r"), compression)
-                content, most = io.BufferedReader(stream, _BUFFER_BYTES), MAXIMUM_EXPANSION * size
-                most = max(most, FREE_EXPANSION)
-            for number, line in enumerate(_cut(content, limit, most)):
+                content, max_bytes = io.BufferedReader(stream, _BUFFER_BYTES), MAXIMUM_EXPANSION * size
+                max_bytes = max(max_bytes, FREE_EXPANSION)
+            for number, line in enumerate(_cut(content, limit, max_bytes)):
                 if isinstance(line, Refused) or not line.isspace():
                     yield number, line, raw.tell()
     except OSError as error:
@@ -92,7 +92,7 @@ def check_of_the_file(path: str, error: BaseException) -> None:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _cut(file: BinaryIO, limit: int, most: int | None) -> Iterator[bytes | Refused]:
+def _cut(file: BinaryIO, limit: int, max_bytes: int | None) -> Iterator[bytes | Refused]:
     """Cut at line ends, and stop after `most` bytes."""
     total = 0
     while line := file.readline(limit + 1):
@@ -101,15 +101,15 @@ def _cut(file: BinaryIO, limit: int, most: int | None) -> Iterator[bytes | Refus
             yield line
         else:
             digest, size = hashlib.blake2b(line, digest_size=16), len(line)
-            while (most is None or total <= most) and not line.endswith(b"\n"):
+            while (max_bytes is None or total <= max_bytes) and not line.endswith(b"\n"):
                 if not (line := file.readline(_SKIP_BYTES)):
                     break
                 digest.update(line)
                 size, total = size + len(line), total + len(line)
             yield too_large(size, limit, "bytes", digest.digest())
-        if most is not None and total > most:
+        if max_bytes is not None and total > max_bytes:
             yield rest_of_file(
-                f"it grows to more than {most:,} bytes, {MAXIMUM_EXPANSION:,} times its size; decompress it"
-                " first if that is intended"
+                f"it grows to more than {max_bytes:,} bytes, {MAXIMUM_EXPANSION:,} times its size;"
+                " decompress it first if that is intended"
             )
             return

@@ -78,8 +78,8 @@ def write_pages(
         ids: whether documents are token ids.
         about: lines for the top of the index and of each page.
     """
-    shown, total = _most_certain(folder, chunks)
-    attributed = [location for location, row in shown if row.found][:MAXIMUM_PAGES]
+    listed, total = _most_certain(folder, chunks)
+    attributed = [location for location, row in listed if row.found][:MAXIMUM_PAGES]
     links = {location: f"pages/{number:06d}.html" for number, location in enumerate(attributed, 1)}
     _remove_pages(folder)
     (folder.path / "pages").mkdir(exist_ok=True)
@@ -88,8 +88,8 @@ def write_pages(
             report = auditor.audit(token_ids=value) if ids else auditor.audit(_text(value))
             page = report.to_html(about=[f"{location[0]}, row {location[1]}", *about])
             folder.commit(links[location], page.encode())
-    more = [] if total == len(shown) else [f"{total - len(shown):,} more documents are in the tables."]
-    rows = [dataclasses.replace(row, link=links.get(location)) for location, row in shown]
+    more = [] if total == len(listed) else [f"{total - len(listed):,} more documents are in the tables."]
+    rows = [dataclasses.replace(row, link=links.get(location)) for location, row in listed]
     folder.commit("index.html", index(rows, [*about, f"{total:,} documents", *more]).encode())
 
 
@@ -123,9 +123,9 @@ def _most_certain(folder: LocalFolder, chunks: Sequence[int]) -> tuple[list[tupl
             with pq.ParquetFile(folder.table(name_of("documents", chunk))) as stored:
                 for row in stored.read().to_pylist():
                     name = f"{row['file']}, row {row['row']}" + (f" ({row['id']})" if row["id"] else "")
-                    shown = Row(name, row["found"], row["coverage"], row["log_p"], row["tokens"])
+                    listed = Row(name, row["found"], row["coverage"], row["log_p"], row["tokens"])
                     total += 1
-                    yield (0 if row["found"] else 2, row["log_p"], total), (row["file"], row["row"]), shown
+                    yield (0 if row["found"] else 2, row["log_p"], total), (row["file"], row["row"]), listed
             with (
                 contextlib.suppress(FileNotFoundError),
                 folder.open(name_of("quarantine", chunk)) as file,
@@ -133,8 +133,8 @@ def _most_certain(folder: LocalFolder, chunks: Sequence[int]) -> tuple[list[tupl
                 for line in file:
                     bad = json.loads(line)
                     total += 1
-                    shown = Row(f"{bad['file']}, row {bad['row']}", problem=bad["reason"])
-                    yield (1, 0.0, total), (bad["file"], bad["row"]), shown
+                    listed = Row(f"{bad['file']}, row {bad['row']}", problem=bad["reason"])
+                    yield (1, 0.0, total), (bad["file"], bad["row"]), listed
 
     first = heapq.nsmallest(MAXIMUM_ROWS, rows(), key=lambda item: item[0])
     return [(location, row) for _, location, row in first], total

@@ -30,8 +30,8 @@ class Progress:
 
     def __str__(self) -> str:
         rate = self.documents / max(self.seconds, 1e-9)
-        left = (1 - self.share) * self.seconds / self.fresh if self.fresh else 0.0
-        minutes, seconds = divmod(round(left), 60)
+        remaining = (1 - self.share) * self.seconds / self.fresh if self.fresh else 0.0
+        minutes, seconds = divmod(round(remaining), 60)
         hours, minutes = divmod(minutes, 60)
         return (
             f"{self.documents:,} documents, {rate:,.0f}/s, {self.share:.0%} done,"
@@ -73,5 +73,5 @@ class Tracker:
         self._fresh += part
         if self._report is not None:
             seconds = time.monotonic() - self._started
-            done = self._read - sum(left for left, _ in self._left.values())
+            done = self._read - sum(remaining for remaining, _ in self._left.values())
             self._report(Progress(self._documents, seconds, done / self._total, self._fresh / self._total))

@@ -83,16 +83,16 @@ def expand(
     Raises:
         InputError: there are no files, or one is named twice or cannot be read.
     """
-    files, others = list[Source | str](), collections.Counter[str]()
+    files, unread = list[Source | str](), collections.Counter[str]()
     for item in inputs:
         name = os.fspath(item)
         if is_uri(name):
-            name, stored = _stored(name, os.fspath(out), others)
+            name, stored = _stored(name, os.fspath(out), unread)
             matched: Sequence[Source | str] = stored
         else:
-            matched = _local(name, pathlib.Path(out), others)
+            matched = _local(name, pathlib.Path(out), unread)
         if not matched:
-            note = f" ({not_read_note(others)})" if others else ""
+            note = f" ({not_read_note(unread)})" if unread else ""
             raise InputError(f"{name}: got no .parquet, .jsonl, .txt or .md file there{note}, expected some")
         files += matched
     seen = dict[str, str]()
@@ -102,19 +102,19 @@ def expand(
             raise InputError(f"{path}: got it twice (as {seen[real]}), expected each file once")
         seen[real] = path
     sources = [_source(file) if isinstance(file, str) else file for file in files]
-    return sources, dict(sorted(others.items()))
+    return sources, dict(sorted(unread.items()))
 
 
-def _local(name: str, out: pathlib.Path, others: collections.Counter[str]) -> list[str]:
+def _local(name: str, out: pathlib.Path, unread: collections.Counter[str]) -> list[str]:
     """Return the files of this machine that a path, a folder or a pattern names."""
     if os.path.isdir(name):
-        return sorted(_walk(pathlib.Path(name), out.resolve(), others))
+        return sorted(_walk(pathlib.Path(name), out.resolve(), unread))
     if os.path.exists(name) or not glob.has_magic(name):
         return [name]
-    return list(_matched(name, out.resolve(), others))
+    return list(_matched(name, out.resolve(), unread))
 
 
-def _matched(pattern: str, out: pathlib.Path, others: collections.Counter[str]) -> Iterator[str]:
+def _matched(pattern: str, out: pathlib.Path, unread: collections.Counter[str]) -> Iterator[str]:
     """Yield the files that match a pattern, sorted, without `out` and results of other audits."""
     root = pathlib.PurePath(os.path.dirname(re.split(r"[*?[]", pattern, maxsplit=1)[0]))
 
@@ -130,13 +130,13 @@ def _matched(pattern: str, out: pathlib.Path, others: collections.Counter[str]) 
         pure_path = pathlib.PurePath(path)
         results = results_around(pure_path if os.path.isdir(path) else pure_path.parent)
         if results == RESULTS:
-            others[RESULTS] += 1
+            unread[RESULTS] += 1
         elif results is None and os.path.isfile(path):
             yield path
         elif results is None and not os.path.isdir(path):
-            others[f"{_suffix(pure_path.name)} (no file)"] += 1
+            unread[f"{_suffix(pure_path.name)} (no file)"] += 1
         elif results is None and "**" not in pattern:  # such a pattern also matches the folder's files
-            others[LINKS if os.path.islink(path) else FOLDERS] += 1
+            unread[LINKS if os.path.islink(path) else FOLDERS] += 1
 
 
 _RUN = "run.json"
@@ -147,7 +147,7 @@ def _are_results(names: Collection[str]) -> bool:
     return _RUN in names and any(name.startswith("documents-") for name in names)
 
 
-def _stored(uri: str, out: str, others: collections.Counter[str]) -> tuple[str, list[Source]]:
+def _stored(uri: str, out: str, unread: collections.Counter[str]) -> tuple[str, list[Source]]:
     """Return the shown path of a URI, and its files."""
     store, path = store_of(uri)
     files = store.files(path)
@@ -156,12 +156,12 @@ def _stored(uri: str, out: str, others: collections.Counter[str]) -> tuple[str, 
         raise InputError(f"{path}: got nothing there, expected a file or a folder{pattern}")
     if [file.path for file in files] != [path]:
         results = f"{store_of(out)[1]}/" if is_uri(out) else None
-        files = sorted(_below(path, files, results, others))
+        files = sorted(_below(path, files, results, unread))
     return path, [Source(file.path, _kind(file.path), file.size, store, file.modified) for file in files]
 
 
 def _below(
-    path: str, files: Sequence[Stored], results: str | None, others: collections.Counter[str]
+    path: str, files: Sequence[Stored], results: str | None, unread: collections.Counter[str]
 ) -> Iterator[Stored]:
     """Yield the files of a store's folder to read, without hidden ones and results, as `_walk` does."""
     suffixes, names = _suffixes(), collections.defaultdict[str, set[str]](set)
@@ -174,13 +174,13 @@ def _below(
         if results and file.path.startswith(results):
             continue
         if file.path.startswith(audits):
-            others[RESULTS] += 1
+            unread[RESULTS] += 1
         elif any(name.startswith(".") for name in parts):
-            others[HIDDEN] += 1
+            unread[HIDDEN] += 1
         elif _is_read(parts[-1], suffixes):
             yield file
         else:
-            others[_suffix(parts[-1])] += 1
+            unread[_suffix(parts[-1])] += 1
 
 
 FOLDERS, LINKS, RESULTS = "folders", "links to folders", "results of an audit"
@@ -200,23 +200,23 @@ def not_read_note(not_read: Mapping[str, int]) -> str:
     )
 
 
-def _walk(folder: pathlib.Path, out: pathlib.Path, others: collections.Counter[str]) -> Iterator[str]:
+def _walk(folder: pathlib.Path, out: pathlib.Path, unread: collections.Counter[str]) -> Iterator[str]:
     suffixes = _suffixes()
     for path, folders, files in walk(folder):
         links = sum(os.path.islink(os.path.join(path, name)) for name in folders if not name.startswith("."))
-        others.update({LINKS: links} if links else {})
+        unread.update({LINKS: links} if links else {})
         if _are_results(files):
             folders.clear()
-            others[RESULTS] += len(files)
+            unread[RESULTS] += len(files)
             continue
-        others.update(take_hidden(path, folders, files, leave=out))
+        unread.update(take_hidden(path, folders, files, leave=out))
         folders[:] = [name for name in folders if (pathlib.Path(path) / name).resolve() != out]
         for name in files:
             is_read = _is_read(name, suffixes)
             if is_read and os.path.isfile(os.path.join(path, name)):
                 yield os.path.join(path, name)
             else:
-                others[_suffix(name) + (" (no file)" if is_read else "")] += 1
+                unread[_suffix(name) + (" (no file)" if is_read else "")] += 1
 
 
 def _suffixes() -> tuple[str, ...]:

@@ -164,7 +164,7 @@ class Store:
         when = info.mtime.isoformat() if info.mtime else ""
         return Stored(f"{self.root}{info.path.removeprefix(prefix)}", info.size, when)
 
-    def asked(self, path: str, what: str, call: Callable[[Any, str], _T]) -> _T:
+    def asked(self, path: str, action: str, call: Callable[[Any, str], _T]) -> _T:
         """Return the result of a call with the store's file system and its own name of the path.
 
         Raises:
@@ -177,21 +177,23 @@ class Store:
         except (FileNotFoundError, InputError):
             raise
         except (OSError, ValueError, RuntimeError) as error:  # the bases of Arrow's errors
-            self.refuse(path, what, error)
+            self.refuse(path, action, error)
 
-    def refuse(self, path: str, what: str, error: BaseException) -> NoReturn:
+    def refuse(self, path: str, action: str, error: BaseException) -> NoReturn:
         """Raise an InputError with the message of a store's error."""
-        said = _without_secrets(" ".join(str(error).split()), self.uri)
-        hint = f"; credentials come from {_KEYS[self.scheme]}" if _REFUSED.search(said) else ""
-        raise InputError(f"{path}: cannot be {what} ({said:.500}{hint})") from None
+        message = _without_secrets(" ".join(str(error).split()), self.uri)
+        hint = f"; credentials come from {_KEYS[self.scheme]}" if _REFUSED.search(message) else ""
+        raise InputError(f"{path}: cannot be {action} ({message:.500}{hint})") from None
 
 
 class _Reader(io.RawIOBase):
     """A file of a store. Its errors are InputErrors, which are not taken for errors of the content."""
 
-    def __init__(self, store: Store, path: str, file: Any, most: int | None = None) -> None:
+    def __init__(self, store: Store, path: str, file: Any, max_bytes: int | None = None) -> None:
         self._store, self.name, self._file = store, path, file
-        self._most = most  # maximum bytes of the next request, which doubles each time; None: no limit
+        self._max_bytes = (
+            max_bytes  # maximum bytes of the next request, which doubles each time; None: no limit
+        )
 
     def readable(self) -> bool:
         return True
@@ -200,8 +202,8 @@ class _Reader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        if self._most is not None:
-            buffer, self._most = memoryview(buffer)[: self._most], min(2 * self._most, _MOST)
+        if self._max_bytes is not None:
+            buffer, self._max_bytes = memoryview(buffer)[: self._max_bytes], min(2 * self._max_bytes, _MOST)
         try:
             return int(self._file.readinto(buffer))
         except OSError as error:
@@ -234,13 +236,15 @@ def store_of(uri: str) -> tuple[Store, str]:
     Raises:
         InputError: the scheme is unknown, or the URI is malformed. The message contains no secrets.
     """
-    scheme, rest = uri.split("://", 1)
+    scheme, remainder = uri.split("://", 1)
     scheme = scheme.lower()
     if scheme not in _KEYS:
-        known = ", ".join(f"{name}://" for name in _KEYS)
-        raise InputError(f"{scheme}://: got an unknown scheme, expected a path of this machine, or {known}")
+        supported = ", ".join(f"{name}://" for name in _KEYS)
+        raise InputError(
+            f"{scheme}://: got an unknown scheme, expected a path of this machine, or {supported}"
+        )
     host = "BUCKET" if scheme in OBJECTS else "HOST"
-    parts = _URI.fullmatch(rest)
+    parts = _URI.fullmatch(remainder)
     if parts is None or (scheme in OBJECTS and (not parts[2] or ":" in parts[2])):
         raise InputError(
             f"{scheme}://...: got no URI, expected {scheme}://[USER:PASSWORD@]{host}/PATH[?OPTIONS], with /"
@@ -267,11 +271,11 @@ def _connected(uri: str) -> Any:
     return fs.FileSystem.from_uri(uri)[0]
 
 
-def _without_secrets(said: str, uri: str) -> str:
+def _without_secrets(message: str, uri: str) -> str:
     """Remove the parts of a URI that may be secret, escaped or not, from a store's message."""
     for secret in sorted(_secrets(uri), key=len, reverse=True):
-        said = said.replace(secret, "***")
-    return said
+        message = message.replace(secret, "***")
+    return message
 
 
 def _secrets(uri: str) -> Iterator[str]:

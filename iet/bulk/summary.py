@@ -97,8 +97,8 @@ def summarize(folder: Folder, chunks: list[int], fdr: float | None, templates: i
         totals["unattributed"] += int((columns["coverage"] < 1).sum())
         with contextlib.suppress(FileNotFoundError), folder.open(name_of("quarantine", index)) as file:
             for line in file:
-                rest = json.loads(line).get("rest", False)
-                totals["broken" if rest else "quarantined"] += 1
+                ends_file = json.loads(line).get("rest", False)
+                totals["broken" if ends_file else "quarantined"] += 1
         if fdr is not None:
             log_p.append(columns["log_p"])
     if templates is not None:

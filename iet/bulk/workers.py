@@ -35,7 +35,7 @@ class Job(Protocol):
             The number of records audited since the last value; they are committed at the end.
         """
 
-    def where(self, chunk: Chunk) -> str:
+    def location(self, chunk: Chunk) -> str:
         """Return the files and rows that a chunk was read from."""
 
 
@@ -124,21 +124,21 @@ def audited(
             if not isinstance(error, WorkFailed):
                 raise error
             deaths += 1
-            how = f"worker died (exit code {error.exit_code})"
+            death = f"worker died (exit code {error.exit_code})"
             if not any_started:  # all others would, too
                 raise IetError(
-                    f"a {how} before it took up a chunk; what it printed says why (a program that starts"
+                    f"a {death} before it took up a chunk; what it printed says why (a program that starts"
                     ' workers needs `if __name__ == "__main__":` around its code), or memory is short'
                 )
             if deaths > MOST_DEATHS or (task and task.singly and task.audited == len(task.chunk)):
-                where = f" It had {job.where(task.chunk)}." if task else ""
+                location = f" It had {job.location(task.chunk)}." if task else ""
                 raise IetError(
-                    f"a {how}, number {deaths} of this run; the chunks that are done stay, and a run with"
-                    f" resume continues.{where} If workers die there again, memory is short: resume with"
+                    f"a {death}, number {deaths} of this run; the chunks that are done stay, and a run with"
+                    f" resume continues.{location} If workers die there again, memory is short: resume with"
                     " fewer workers or a lower --max-record"
                 )
             if task is not None:
-                waiting.append(_retried(task, f"the {how} at this record, twice; perhaps memory is short"))
+                waiting.append(_retried(task, f"the {death} at this record, twice; perhaps memory is short"))
 
 
 def _retried(task: _Task, reason: str) -> _Task:
@@ -195,7 +195,7 @@ class _NoPandas:
 
 
 def _out_of_memory(job: Job, chunk: Chunk) -> IetError:
-    return IetError(f"out of memory with {job.where(chunk)}; resume with a lower --max-record")
+    return IetError(f"out of memory with {job.location(chunk)}; resume with a lower --max-record")
 
 
 def _loaded(packed: bytes, expected: dict[str, Any]) -> Auditor:
@@ -208,15 +208,15 @@ def _loaded(packed: bytes, expected: dict[str, Any]) -> Auditor:
     configuration = auditor.configuration
     changed = [name for name, value in expected.items() if configuration[name] != value]
     if changed:
-        was, now = expected[changed[0]], configuration[changed[0]]
+        was, current = expected[changed[0]], configuration[changed[0]]
         if changed[0] == "published":
             raise IetError(
                 "published: texts were added to the index since the run began, and nothing was read under the"
                 " new one; audit with a copy of the index that does not change, into another folder"
             )
         raise IetError(
-            f"{changed[0]}: was {was!s:.20} when the run began, is {now!s:.20} in a worker: the registry has"
-            " changed, and nothing was read under the new one; restore the old one and resume, or audit into"
+            f"{changed[0]}: was {was!s:.20} when the run began, is {current!s:.20} in a worker: the registry"
+            " has changed, and nothing was read under the new one; restore the old one and resume, or audit into"
             " another folder"
         )
     return auditor

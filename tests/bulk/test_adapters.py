@@ -79,7 +79,7 @@ def test_templates_of_an_annotator(registry: Registry, letters: Notes, tmp_path:
 
 def test_templates_that_are_refused(registry: Registry, tmp_path: pathlib.Path) -> None:
     with pytest.raises(
-        InputError, match=r"templates: got 5, expected what iet\.bulk\.templates\.shared found"
+        InputError, match=r"templates: got 5, expected the result of iet\.bulk\.templates\.shared over all"
     ):
         Annotator(registry, templates=5, id_column="id")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="expected templates and id_column together"):

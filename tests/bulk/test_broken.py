@@ -176,7 +176,7 @@ def test_a_bomb_is_read_in_bounded_memory(tmp_path: pathlib.Path) -> None:
         assert len(data) < 1 << 16
         assert isinstance(found[-1][1], Refused)
         assert "grows to more than 67,108,864 bytes" in str(found[-1][1])
-        assert found[-1][1].rest
+        assert found[-1][1].ends_file
         assert (1 << 26) <= found[0][0] * 1024 + (1 << 26) * (name == "line") <= (1 << 26) + 1024
         assert peak < (1 << 26) + (1 << 24) if name == "line" else True
 
