@@ -53,12 +53,12 @@ class FairQueue:
     def put(self, client: str, job: QueuedJob) -> None:
         """Append a job to the client's queue."""
         with self._changed:
-            now = time.monotonic()
+            time_now = time.monotonic()
             self._last_request.pop(client, None)
             self._last_request = {
-                name: at for name, at in self._last_request.items() if now - at < SHARED_SECONDS
+                name: at for name, at in self._last_request.items() if time_now - at < SHARED_SECONDS
             }
-            self._last_request[client] = now
+            self._last_request[client] = time_now
             waiting = self._waiting.setdefault(client, collections.deque())
             if len(waiting) >= _PRUNE_LENGTH:
                 pending = [queued for queued in waiting if not queued.future.cancelled()]

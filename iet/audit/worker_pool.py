@@ -170,8 +170,8 @@ class WorkerPool:
 
     def _pass_jobs(self, worker: _Worker) -> str | None:
         """Pass jobs to a worker until it is lost; return the client whose job it had, if any."""
-        while (taken := self._jobs.take()) is not None:
-            client, job = taken
+        while (entry := self._jobs.take()) is not None:
+            client, job = entry
             if worker.connection.poll():  # it died while idle, so the job is not at fault
                 self._jobs.put(client, job)
                 self._jobs.done(client)
@@ -219,11 +219,11 @@ class WorkerPool:
         deadline, full_since = time.monotonic() + self._seconds, math.inf
         interval = MEMORY_CHECK_SECONDS if worker.data_bytes else threading.TIMEOUT_MAX
         while not done.wait(min(interval, deadline - time.monotonic())):
-            now = time.monotonic()
-            full_since = min(full_since, now) if worker.is_full() else math.inf
-            if now >= deadline:
+            time_now = time.monotonic()
+            full_since = min(full_since, time_now) if worker.is_full() else math.inf
+            if time_now >= deadline:
                 worker.killed_for = WorkFailed("time", f"it took longer than {self._seconds:g} seconds")
-            elif now - full_since >= FULL_SECONDS:
+            elif time_now - full_since >= FULL_SECONDS:
                 worker.killed_for = WorkFailed("memory", _TOO_MUCH_MEMORY)
             if worker.killed_for is not None:
                 worker.process.kill()

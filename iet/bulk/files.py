@@ -269,8 +269,8 @@ class ChunkManifest:
             return False
         if previous_digest is not None and not self._reread:
             raise InputError(
-                f"{self._job.location(chunk)}: not what was audited before; expected the files as they were, or"
-                " --reread, which audits anew what has changed"
+                f"{self._job.location(chunk)}: not what was audited before; expected the files as they were,"
+                " or --reread, which audits changed files again"
             )
         if previous_digest is not None:  # otherwise it is damaged, and the tables will not change
             self._change()

@@ -70,9 +70,9 @@ class Summary:
                 f" {self.templates} documents or more, and count in the first"
             )
         if self.fdr is not None:
-            where = f", log_p <= {self.fdr_log_p:.6g}" if self.fdr_log_p is not None else ""
+            condition = f", log_p <= {self.fdr_log_p:.6g}" if self.fdr_log_p is not None else ""
             lines.append(
-                f"at a false-discovery rate of {self.fdr:g}: {self.fdr_documents:,} documents{where}"
+                f"at a false-discovery rate of {self.fdr:g}: {self.fdr_documents:,} documents{condition}"
             )
         return lines
 

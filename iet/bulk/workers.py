@@ -216,7 +216,7 @@ def _loaded(packed: bytes, expected: dict[str, Any]) -> Auditor:
             )
         raise IetError(
             f"{changed[0]}: was {was!s:.20} when the run began, is {current!s:.20} in a worker: the registry"
-            " has changed, and nothing was read under the new one; restore the old one and resume, or audit into"
-            " another folder"
+            " has changed, and nothing was read under the new one; restore the old one and resume, or audit"
+            " into another folder"
         )
     return auditor

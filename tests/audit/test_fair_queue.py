@@ -20,9 +20,9 @@ def filled(workers: int, **jobs: int) -> FairQueue:
 
 
 def taken(made: FairQueue) -> str:
-    found = made.take()
-    assert found is not None
-    return str(found[1][0])
+    entry = made.take()
+    assert entry is not None
+    return str(entry[1][0])
 
 
 def test_one_client_has_all_workers() -> None:

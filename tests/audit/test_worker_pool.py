@@ -73,10 +73,10 @@ def workers(pool: WorkerPool, folder: pathlib.Path) -> set[int]:
 def test_jobs_are_spread_and_answered(pool: WorkerPool, tmp_path: pathlib.Path) -> None:
     answers = do(pool, 0.3, "a", b"\0" * 3_000_000)
     assert [job for _, job in answers] == [0.3, "a", b"\0" * 3_000_000]
-    found = workers(pool, tmp_path / "both")
-    assert len(found) == 2
-    assert {pid for pid, _ in answers} <= found
-    assert os.getpid() not in found
+    pids = workers(pool, tmp_path / "both")
+    assert len(pids) == 2
+    assert {pid for pid, _ in answers} <= pids
+    assert os.getpid() not in pids
 
 
 @pytest.mark.parametrize(("name", "poison", "reason"), [("pool", "die", "died"), ("hurried", 600.0, "time")])
@@ -84,12 +84,12 @@ def test_a_worker_that_is_lost_takes_its_job_alone(
     name: str, poison: Any, reason: str, tmp_path: pathlib.Path, request: pytest.FixtureRequest
 ) -> None:
     pool: WorkerPool = request.getfixturevalue(name)
-    before = pool.replaced
-    failure, *others = do(pool, poison, "a", "b", "c")
+    earlier = pool.replaced
+    failure, *others_done = do(pool, poison, "a", "b", "c")
     assert isinstance(failure, WorkFailed)
     assert failure.reason == reason
-    assert [job for _, job in others] == ["a", "b", "c"]
-    assert pool.replaced == before + 1
+    assert [job for _, job in others_done] == ["a", "b", "c"]
+    assert pool.replaced == earlier + 1
     wait_until(lambda: pool.ready == 2)
     assert len(workers(pool, tmp_path / "both")) == 2
 
@@ -101,14 +101,14 @@ def test_a_job_too_big_for_a_worker_that_stands_still_ends_in_time(hurried: Work
     failed = list[WorkFailed]()
     while not failed:  # until it has taken one
         answers = do(hurried, b"\0" * 3_000_000, b"\1" * 3_000_000)
-        failed = [each for each in answers if isinstance(each, WorkFailed)]
-    assert [each.reason for each in failed] == ["time"]
+        failed = [failure for failure in answers if isinstance(failure, WorkFailed)]
+    assert [failure.reason for failure in failed] == ["time"]
 
 
 def test_a_worker_that_dies_between_jobs_costs_none(pool: WorkerPool, tmp_path: pathlib.Path) -> None:
     for pid in workers(pool, tmp_path / "both"):
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: pool.ready == 0)  # nobody looks for them before there is a job
+    wait_until(lambda: pool.ready == 0)  # their death is noticed at the next job
     assert [job for _, job in do(pool, "a", "b", "c")] == ["a", "b", "c"]
 
 
@@ -130,7 +130,7 @@ def test_who_has_cost_a_worker_that_cannot_start_again_is_served_by_the_others(
     pool = WorkerPool(functools.partial(pool_work.begin_in, tmp_path), 2, seconds=PATIENCE, wait=PATIENCE)
 
     async def ask() -> Any:
-        await pool.do("a", "bob")  # another client, for whom a worker is kept
+        await pool.do("a", "bob")  # another client, so that one worker is reserved for it
         (tmp_path / "refuse").touch()
         with pytest.raises(WorkFailed):
             await pool.do("die", "mallory")
@@ -147,16 +147,16 @@ def test_what_no_worker_takes_in_time_is_refused_and_never_done(tmp_path: pathli
     slow = WorkerPool(pool_work.make, 1, seconds=PATIENCE, wait=0.2)
 
     async def taken_and_late() -> Any:
-        taken = asyncio.create_task(slow.do(tmp_path))
+        running = asyncio.create_task(slow.do(tmp_path))
         while not list(tmp_path.iterdir()):
             await asyncio.sleep(0.01)
-            if taken.done():  # it has not started yet
-                taken = asyncio.create_task(slow.do(tmp_path))
+            if running.done():  # it has not started yet
+                running = asyncio.create_task(slow.do(tmp_path))
         with pytest.raises(WorkFailed) as refused:
             await slow.do("die")
         assert refused.value.reason == "busy"
         (tmp_path / "go").touch()
-        return await taken
+        return await running
 
     try:
         assert asyncio.run(taken_and_late())[1] == tmp_path
@@ -179,10 +179,10 @@ def test_a_cancelled_job_that_nobody_has_is_dropped(pool: WorkerPool, tmp_path: 
         (folder / "go").touch()
         return await asyncio.gather(*at_work)
 
-    before = pool.replaced
+    earlier = pool.replaced
     assert [job for _, job in asyncio.run(cancelled())] == [folder, folder]
     assert len(workers(pool, tmp_path / "both")) == 2
-    assert pool.replaced == before
+    assert pool.replaced == earlier
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="nothing else limits what a process allocates")
@@ -221,7 +221,7 @@ def test_workers_that_do_not_start_are_tried_again(tmp_path: pathlib.Path) -> No
         return len(tries.read_text()) if tries.exists() else 0
 
     def wait_for(more: int) -> None:
-        """Wait until so many more workers have begun, of which all but the last have ended."""
+        """Wait until `more` further workers have started; all but the last have then ended."""
         expected = begun() + more
         wait_until(lambda: begun() >= expected)
 

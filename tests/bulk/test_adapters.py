@@ -31,20 +31,20 @@ def expected(registry: Registry, auditor: Auditor) -> list[dict[str, Any]]:
 def test_annotator(registry: Registry, expected: list[dict[str, Any]]) -> None:
     annotate = Annotator(registry, decoder="cusum")
     table = pa.table({"text": documents(registry), "n": range(len(expected))})
-    found = annotate(table)
-    assert found.column_names == ["text", "n", *(f"iet_{name}" for name in SCHEMA.names)]
-    assert found.select(table.column_names) == table
-    assert found.drop_columns(["text", "n"]).to_pylist() == expected
-    assert annotate(found) == found  # columns of an audit before are replaced
-    assert annotate(table.slice(0, 0)).schema == found.schema
+    result = annotate(table)
+    assert result.column_names == ["text", "n", *(f"iet_{name}" for name in SCHEMA.names)]
+    assert result.select(table.column_names) == table
+    assert result.drop_columns(["text", "n"]).to_pylist() == expected
+    assert annotate(result) == result  # columns of an audit before are replaced
+    assert annotate(table.slice(0, 0)).schema == result.schema
 
 
 def test_datasets(registry: Registry, expected: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     datasets = pytest.importorskip("datasets")
     dataset = datasets.Dataset.from_dict({"text": documents(registry)}, features=None).with_format("arrow")
     annotate = Annotator(str(registry.path), decoder="cusum")
-    found = dataset.map(annotate, batched=True, batch_size=4, cache_file_name=str(tmp_path / "cache.arrow"))
-    assert found.with_format("arrow")[:].drop_columns(["text"]).to_pylist() == expected
+    result = dataset.map(annotate, batched=True, batch_size=4, cache_file_name=str(tmp_path / "cache.arrow"))
+    assert result.with_format("arrow")[:].drop_columns(["text"]).to_pylist() == expected
 
 
 Notes = tuple[list[str], list[dict[str, Any]]]
@@ -52,7 +52,7 @@ Notes = tuple[list[str], list[dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def letters(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Notes:
-    """Documents under one template, and what `audit_files` says of them."""
+    """Documents that share a template, and their results of `audit_files`."""
     template, folder = marked_text(registry, [("planner", 300)], 11), tmp_path_factory.mktemp("letters")
     texts = [f"{template} {marked_text(registry, [('critic', 200)], 20 + i)}" for i in range(6)]
     lines = [json.dumps({"text": text, "id": f"no {i}"}) + "\n" for i, text in enumerate(texts)]
@@ -67,14 +67,14 @@ def letters(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Not
 def test_templates_of_an_annotator(registry: Registry, letters: Notes, tmp_path: pathlib.Path) -> None:
     texts, expected = letters
     names = [f"no {i}" for i in range(len(texts))]
-    found = shared(zip(names, texts, strict=True))
-    found.save(tmp_path / "templates.npz")
+    result = shared(zip(names, texts, strict=True))
+    result.save(tmp_path / "templates.npz")
     table = pa.table({"text": texts[::-1], "id": names[::-1]})
-    for templates in (found, str(tmp_path / "templates.npz")):
+    for templates in (result, str(tmp_path / "templates.npz")):
         annotate = Annotator(registry, decoder="cusum", templates=templates, id_column="id")
         assert annotate(table).select(list(expected[0])).to_pylist() == expected[::-1]
-    again = Templates.load(tmp_path / "templates.npz")
-    assert (again.fragment, again.hashes.tolist()) == (found.fragment, found.hashes.tolist())
+    loaded = Templates.load(tmp_path / "templates.npz")
+    assert (loaded.fragment, loaded.hashes.tolist()) == (result.fragment, result.hashes.tolist())
 
 
 def test_templates_that_are_refused(registry: Registry, tmp_path: pathlib.Path) -> None:
@@ -112,8 +112,8 @@ def test_templates_of_datatrove(registry: Registry, letters: Notes, tmp_path: pa
     with pytest.raises(InputError, match="batch_size: got 0, expected an int of at least 1"):
         IETAudit(registry.path, batch_size=0)
     step = IETAudit(registry.path, decoder="cusum", batch_size=4, templates=tmp_path / "templates.npz")
-    found = [document.metadata for document in step.run(documents_)]
-    assert [{name: row[name] for name in expected[0]} for row in found] == expected
+    result = [document.metadata for document in step.run(documents_)]
+    assert [{name: row[name] for name in expected[0]} for row in result] == expected
     assert step.stats["template"].total == sum(row["iet_template"] for row in expected)
     assert step.stats["scored"].total == sum(row["iet_scored"] for row in expected)
 
@@ -126,8 +126,8 @@ def test_half_a_character_costs_datatrove_one_document(registry: Registry) -> No
 
     assert registry.path is not None
     texts = ["hello there", "bad \ud800 x", None, "good"]
-    found = IETAudit(registry.path).run([Document(text=text, id=str(i)) for i, text in enumerate(texts)])
-    problems = [document.metadata["iet_problem"] for document in found]
+    result = IETAudit(registry.path).run([Document(text=text, id=str(i)) for i, text in enumerate(texts)])
+    problems = [document.metadata["iet_problem"] for document in result]
     assert [problem is None for problem in problems] == [True, False, False, True]
     assert "which is not UTF-8" in problems[1]
 
@@ -154,9 +154,9 @@ def test_datatrove(registry: Registry, expected: list[dict[str, Any]], tmp_path:
         logging_dir=str(tmp_path / "logs"),
     ).run()
     written = (tmp_path / "out" / "00000.jsonl").read_text().splitlines()
-    found = [json.loads(line)["metadata"] for line in written]
+    result = [json.loads(line)["metadata"] for line in written]
     wanted = [row for row, text in zip(expected, documents(registry), strict=True) if text]
-    assert [{name: row.get(name) for name in wanted[0]} for row in found] == wanted
+    assert [{name: row.get(name) for name in wanted[0]} for row in result] == wanted
 
 
 @posix
@@ -171,14 +171,14 @@ def test_ray(registry: Registry, expected: list[dict[str, Any]], tmp_path: pathl
     )
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     try:
-        found = ray.data.read_parquet(str(tmp_path / "a.parquet")).map_batches(
+        result = ray.data.read_parquet(str(tmp_path / "a.parquet")).map_batches(
             IETAudit,
             fn_constructor_kwargs={"registry": str(registry.path), "decoder": "cusum"},
             batch_format="pyarrow",
             batch_size=4,
             compute=ray.data.ActorPoolStrategy(size=1),
         )
-        rows = sorted(found.take_all(), key=lambda row: row["n"])
+        rows = sorted(result.take_all(), key=lambda row: row["n"])
     finally:
         ray.shutdown()
     names = list(expected[0])

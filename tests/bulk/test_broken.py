@@ -80,41 +80,41 @@ def test_a_truncated_file_among_six_costs_its_end(
     auditor: Auditor, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "CHUNK_SIZE", 1500)  # each file is a group of its own
-    whole = [gzip.compress(json_lines(i, 60)) for i in range(6)]
-    for i, data in enumerate(whole):
+    complete = [gzip.compress(json_lines(i, 60)) for i in range(6)]
+    for i, data in enumerate(complete):
         (tmp_path / f"{i}.jsonl.gz").write_bytes(data[: len(data) // 2] if i == 2 else data)
-    out, given = tmp_path / "out", [tmp_path / "*.gz"]
-    summary = audit_files(auditor, given, out, chunk_rows=50)
+    out, patterns = tmp_path / "out", [tmp_path / "*.gz"]
+    summary = audit_files(auditor, patterns, out, chunk_rows=50)
     assert (summary.broken, summary.quarantined) == (1, 0)
     assert "1 files could not be read to their end" in "\n".join(summary.lines())
     (broken,) = quarantine(out)
     assert broken["file"] == str(tmp_path / "2.jsonl.gz")
     assert 0 < broken["row"] == sum(row["file"] == broken["file"] for row in rows(out)) < 60
     assert summary.documents == 300 + broken["row"]
-    assert audit_files(auditor, given, out, chunk_rows=50, resume=True) == summary
+    assert audit_files(auditor, patterns, out, chunk_rows=50, resume=True) == summary
 
-    before = written(out)
-    (tmp_path / "2.jsonl.gz").write_bytes(whole[2])
+    previous = written(out)
+    (tmp_path / "2.jsonl.gz").write_bytes(complete[2])
     with pytest.raises(InputError, match=r"inputs\[2\].bytes: was .*--reread"):
-        audit_files(auditor, given, out, chunk_rows=50, resume=True)
-    with pytest.raises(InputError) as told:  # other files are another run
+        audit_files(auditor, patterns, out, chunk_rows=50, resume=True)
+    with pytest.raises(InputError) as caught:  # other files are another run
         audit_files(auditor, [tmp_path / "[0-4].*"], out, chunk_rows=50, resume=True)
-    assert "--reread" not in str(told.value)
+    assert "--reread" not in str(caught.value)
     with pytest.raises(InputError, match="reread: got True without resume"):
-        audit_files(auditor, given, out, chunk_rows=50, reread=True)
-    command = ["audit", *given, "-r", str(auditor._registry.path), "--decoder", "cusum", "-o", out]  # type: ignore[union-attr]
+        audit_files(auditor, patterns, out, chunk_rows=50, reread=True)
+    command = ["audit", *patterns, "-r", str(auditor._registry.path), "--decoder", "cusum", "-o", out]  # type: ignore[union-attr]
     assert run(*command, "--chunk-rows", 50, "--resume", "--reread", "--max-record", 1 << 23) == 0
-    mended = audit_files(auditor, given, out, chunk_rows=50, resume=True)
+    mended = audit_files(auditor, patterns, out, chunk_rows=50, resume=True)
     assert (mended.documents, mended.broken) == (360, 0)
-    kept = {name for name, number in written(out).items() if before.get(name) == number}
-    assert {name for name in before if "-000002-" not in name} <= kept  # the other files' chunks
-    audit_files(auditor, given, tmp_path / "fresh", chunk_rows=50)
+    unchanged = {name for name, number in written(out).items() if previous.get(name) == number}
+    assert {name for name in previous if "-000002-" not in name} <= unchanged  # the other files' chunks
+    audit_files(auditor, patterns, tmp_path / "fresh", chunk_rows=50)
     assert rows(tmp_path / "fresh") == rows(out)
     assert not quarantine(out)
-    assert audit_files(auditor, given, out, chunk_rows=50, resume=True) == mended
+    assert audit_files(auditor, patterns, out, chunk_rows=50, resume=True) == mended
 
     (tmp_path / "2.jsonl.gz").write_bytes(gzip.compress(json_lines(2, 10)))  # fewer chunks than before
-    assert audit_files(auditor, given, out, chunk_rows=50, resume=True, reread=True).documents == 310
+    assert audit_files(auditor, patterns, out, chunk_rows=50, resume=True, reread=True).documents == 310
     assert len(rows(out)) == 310
 
 
@@ -124,10 +124,10 @@ def test_reread_takes_back_that_other_shards_are_complete(auditor: Auditor, tmp_
     for i in (1, 2):
         audit_files(auditor, [path], out, chunk_rows=1, shard=(i, 2))
     path.write_bytes(json_lines(1, 5) + json_lines(9, 2))
-    again: dict[str, Any] = {"chunk_rows": 1, "resume": True, "reread": True}
-    assert audit_files(auditor, [path], out, shard=(1, 2), **again).documents == 4
+    rerun: dict[str, Any] = {"chunk_rows": 1, "resume": True, "reread": True}
+    assert audit_files(auditor, [path], out, shard=(1, 2), **rerun).documents == 4
     assert not (out / "shard-2-of-2.json").exists()
-    assert audit_files(auditor, [path], out, shard=(2, 2), **again).documents == 3
+    assert audit_files(auditor, [path], out, shard=(2, 2), **rerun).documents == 3
     assert len(rows(out)) == 7
 
 
@@ -152,10 +152,10 @@ def test_records_beyond_the_limit_go_to_the_quarantine(
     assert all("expected at most 4,000 (max_record, --max-record)" in line["reason"] for line in bad)
     assert summary.quarantined == len(bad) == (1 if kind == "txt" else 2)
     assert {row["tokens"] > 0 for row in rows(out)} == {True}
-    before = written(out)
+    previous = written(out)
     # Another limit changes no chunk, so that a run that is short of memory can go on with a lower one.
     assert audit_files(auditor, [tmp_path / "*.*"], out, max_record=10, chunk_rows=1, resume=True) == summary
-    assert written(out) == before
+    assert written(out) == previous
     if kind != "txt":
         next(iter(sorted(out.glob("documents-*1.parquet")))).unlink()
         more = audit_files(auditor, [tmp_path / "*.*"], out, max_record=9000, chunk_rows=1, resume=True)
@@ -170,14 +170,14 @@ def test_a_bomb_is_read_in_bounded_memory(tmp_path: pathlib.Path) -> None:
         path = tmp_path / f"{name}.jsonl.zst"
         path.write_bytes(data)
         tracemalloc.start()
-        found = [(number, line) for number, line, _ in lines(str(path), len(data), 1 << 16)][-2:]
+        result = [(number, line) for number, line, _ in lines(str(path), len(data), 1 << 16)][-2:]
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert len(data) < 1 << 16
-        assert isinstance(found[-1][1], Refused)
-        assert "grows to more than 67,108,864 bytes" in str(found[-1][1])
-        assert found[-1][1].ends_file
-        assert (1 << 26) <= found[0][0] * 1024 + (1 << 26) * (name == "line") <= (1 << 26) + 1024
+        assert isinstance(result[-1][1], Refused)
+        assert "grows to more than 67,108,864 bytes" in str(result[-1][1])
+        assert result[-1][1].ends_file
+        assert (1 << 26) <= result[0][0] * 1024 + (1 << 26) * (name == "line") <= (1 << 26) + 1024
         assert peak < (1 << 26) + (1 << 24) if name == "line" else True
 
 
@@ -197,14 +197,14 @@ def test_a_change_in_the_middle_of_a_file_is_noticed(
     path.write_bytes(json_lines(1, 30))
     with pytest.raises(Stopped):
         audit_files(auditor, [path], out, chunk_rows=2, progress=stop_after(12))
-    before = written(out)
+    previous = written(out)
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 1
     path.write_bytes(data)
     with pytest.raises(InputError, match=r"a.jsonl, row 10, to row 11: not what was audited before"):
         audit_files(auditor, [path], out, chunk_rows=2, resume=True)
     audit_files(auditor, [path], out, chunk_rows=2, resume=True, reread=True)
-    changed = [name for name, number in before.items() if written(out)[name] != number]
+    changed = [name for name, number in previous.items() if written(out)[name] != number]
     assert changed == ["documents-000000-000005.parquet"]
     audit_files(auditor, [path], tmp_path / "fresh", chunk_rows=2)
     assert rows(out) == rows(tmp_path / "fresh")
@@ -213,11 +213,11 @@ def test_a_change_in_the_middle_of_a_file_is_noticed(
 def test_documents_that_cannot_be_read_again_are_made_again(auditor: Auditor, tmp_path: pathlib.Path) -> None:
     path, out = tmp_path / "a.jsonl", tmp_path / "out"
     path.write_bytes(json_lines(1, 6))
-    summary, before = audit_files(auditor, [path], out, chunk_rows=2), rows(out)
+    summary, previous = audit_files(auditor, [path], out, chunk_rows=2), rows(out)
     standing = sorted(out.glob("documents-*"))
     standing[1].write_bytes(standing[1].read_bytes()[:-40])
     assert audit_files(auditor, [path], out, chunk_rows=2, resume=True) == summary
-    assert rows(out) == before
+    assert rows(out) == previous
 
 
 @pytest.mark.parametrize("kind", ["documents", "segments", "quarantine"])
@@ -227,14 +227,14 @@ def test_a_chunk_of_which_a_byte_changed_is_made_again(
     path, out = tmp_path / "a.jsonl", tmp_path / "out"
     path.write_bytes(json_lines(1, 6) + b"{broken\n")
     summary = audit_files(auditor, [path], out, chunk_rows=7)
-    before = rows(out), pq.read_table(out / "segments-000000-000000.parquet"), quarantine(out)
+    previous = rows(out), pq.read_table(out / "segments-000000-000000.parquet"), quarantine(out)
     (damaged,) = out.glob(f"{kind}-*")
     data = damaged.read_bytes()
     for at in range(5, len(data), len(data) // 7):
         damaged.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
         assert audit_files(auditor, [path], out, chunk_rows=7, resume=True) == summary
         after = rows(out), pq.read_table(out / "segments-000000-000000.parquet"), quarantine(out)
-        assert after == before, at
+        assert after == previous, at
     assert damaged.read_bytes() == data
     damaged.unlink()
     assert audit_files(auditor, [path], out, chunk_rows=7, resume=True) == summary
@@ -247,7 +247,7 @@ def test_nothing_stays_of_a_chunk_that_the_input_has_no_more(
     path, out = tmp_path / "a.jsonl", tmp_path / "out"
     path.write_bytes(json_lines(1, 5) + b"{broken\n")
     audit_files(auditor, [path], out, chunk_rows=2)
-    (out / "documents-000000-000002.parquet").unlink()  # as where a kill came before it was written
+    (out / "documents-000000-000002.parquet").unlink()  # as if a kill had prevented its writing
     path.write_bytes(json_lines(1, 3))
     summary = audit_files(auditor, [path], out, chunk_rows=2, resume=True, reread=True)
     assert (summary.documents, summary.quarantined) == (3, 0)
@@ -284,11 +284,11 @@ def test_results_below_the_texts_are_not_read(auditor: Auditor, tmp_path: pathli
     docs.mkdir()
     (docs / "a.txt").write_text("w1 w2")
     assert audit_files(auditor, [str(docs)], docs / "out").documents == 1
-    again = audit_files(auditor, [str(docs)], tmp_path / "out")
-    assert again.documents == 1
-    assert again.not_read == {"results of an audit": len(list((docs / "out").iterdir()))}
-    assert sources.not_read_note(again.not_read).endswith(" not read: results of an audit 5")
-    assert "convert them" in sources.not_read_note({**again.not_read, ".pdf": 1})
+    rerun = audit_files(auditor, [str(docs)], tmp_path / "out")
+    assert rerun.documents == 1
+    assert rerun.not_read == {"results of an audit": len(list((docs / "out").iterdir()))}
+    assert sources.not_read_note(rerun.not_read).endswith(" not read: results of an audit 5")
+    assert "convert them" in sources.not_read_note({**rerun.not_read, ".pdf": 1})
 
 
 def test_a_folder_that_cannot_be_written_is_named(auditor: Auditor, tmp_path: pathlib.Path) -> None:
@@ -311,7 +311,7 @@ def test_a_folder_that_is_swapped_is_not_reported_complete(auditor: Auditor, tmp
 
     with pytest.raises(InputError, match="the folder was moved or replaced during the run"):
         audit_files(auditor, [path], out, chunk_rows=1, progress=swap)
-    assert os.listdir(out) == ["run.json"]  # nothing of ours is put beside what is another's
+    assert os.listdir(out) == ["run.json"]  # nothing is written to a folder of someone else
     shutil.rmtree(out)
     (tmp_path / "moved").rename(out)
     assert audit_files(auditor, [path], out, chunk_rows=1, resume=True).documents == 30
@@ -336,18 +336,18 @@ def test_too_little_memory_is_no_broken_file(
     auditor: Auditor, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pq.write_table(pa.table({"text": [f"text {i}" for i in range(9)]}), tmp_path / "a.parquet")
-    whole = pq.ParquetFile.iter_batches
+    complete = pq.ParquetFile.iter_batches
 
     def short(self: pq.ParquetFile, size: int, **options: Any) -> Any:
-        yield next(whole(self, 3, **options))
+        yield next(complete(self, 3, **options))
         raise pa.lib.ArrowMemoryError("malloc of size 314572864 failed")
 
     with monkeypatch.context() as full:
         full.setattr(pq.ParquetFile, "iter_batches", short)
         with pytest.raises(InputError, match=r"a.parquet: out of memory; resume where there is more"):
             audit_files(auditor, [tmp_path / "a.parquet"], tmp_path / "out")
-    found = audit_files(auditor, [tmp_path / "a.parquet"], tmp_path / "out", resume=True)
-    assert (found.documents, found.broken) == (9, 0)
+    result = audit_files(auditor, [tmp_path / "a.parquet"], tmp_path / "out", resume=True)
+    assert (result.documents, result.broken) == (9, 0)
 
 
 def test_a_changed_group_of_an_input_is_noticed(auditor: Auditor, tmp_path: pathlib.Path) -> None:
@@ -358,8 +358,8 @@ def test_a_changed_group_of_an_input_is_noticed(auditor: Auditor, tmp_path: path
     run_json = out / "run.json"
     content = json.loads(run_json.read_text())
     for groups in ([1, 0], [0, 2], [2, 2]):
-        for each, group in zip(content["inputs"], groups, strict=True):
-            each["group"] = group
+        for entry, group in zip(content["inputs"], groups, strict=True):
+            entry["group"] = group
         run_json.write_text(json.dumps(content))
         with pytest.raises(InputError, match=r"run.json: damaged, its groups are \["):
             audit_files(auditor, inputs, out, resume=True)
@@ -374,8 +374,8 @@ def test_results_of_audits_in_a_store_are_counted_and_not_read() -> None:
         "old/sub/x.jsonl",
         "runs/run.json",
     )
-    found = [Stored(f"s3://b/corpus/{name}", 1, "") for name in names]
-    others = collections.Counter[str]()
-    read = [each.path for each in sources._below("s3://b/corpus", found, None, others)]
+    result = [Stored(f"s3://b/corpus/{name}", 1, "") for name in names]
+    unread = collections.Counter[str]()
+    read = [entry.path for entry in sources._below("s3://b/corpus", result, None, unread)]
     assert read == ["s3://b/corpus/a.jsonl"]
-    assert others == {".bin": 1, ".json": 1, sources.RESULTS: 3}
+    assert unread == {".bin": 1, ".json": 1, sources.RESULTS: 3}

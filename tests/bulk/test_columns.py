@@ -33,10 +33,10 @@ def shown_ids(auditor: Auditor, folder: pathlib.Path, ids: pa.Array) -> Any:
     ],
 )
 def test_times_that_python_does_not_have_are_shown(
-    auditor: Auditor, tmp_path: pathlib.Path, ids: pa.Array, shown: list[str | None]
+    auditor: Auditor, tmp_path: pathlib.Path, ids: pa.Array, expected_ids: list[str | None]
 ) -> None:
-    for found, expected in zip(shown_ids(auditor, tmp_path, ids), shown, strict=True):
-        assert found is expected is None or expected in found, (found, expected)
+    for actual, expected in zip(shown_ids(auditor, tmp_path, ids), expected_ids, strict=True):
+        assert actual is expected is None or expected in actual, (actual, expected)
 
 
 @pytest.mark.parametrize("name", ["text", "id"])
@@ -50,7 +50,7 @@ def test_a_column_that_is_there_twice_is_refused_before_any_work(
         audit_files(auditor, [path], out)
     assert not out.exists()
     pq.write_table(pa.Table.from_arrays([*columns, columns[0]], names=["text", "id", "x", "x"]), path)
-    assert audit_files(auditor, [path], out).documents == 2  # nobody reads those
+    assert audit_files(auditor, [path], out).documents == 2  # these are not read
 
 
 def test_an_id_with_two_fields_of_a_name_is_refused_before_any_work(

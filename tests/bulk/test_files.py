@@ -1,4 +1,4 @@
-"""Audits of files: formats, bad records, shards, and what a kill leaves behind."""
+"""Audits of files: formats, bad records, shards, and resuming after kills."""
 
 from __future__ import annotations
 
@@ -41,27 +41,31 @@ def json_lines(texts: list[str]) -> bytes:
 def tables(out: pathlib.Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
     """Documents, segments and quarantined records, in order, of everything in a folder."""
     rows: tuple[list[dict[str, Any]], ...] = ([], [])
-    for found, kind, schema in zip(rows, ("documents", "segments"), (DOCUMENTS, SEGMENTS), strict=True):
+    for document_rows, kind, schema in zip(
+        rows, ("documents", "segments"), (DOCUMENTS, SEGMENTS), strict=True
+    ):
         for path in sorted(out.glob(f"{kind}-*.parquet")):
             table = pq.read_table(path)
             assert table.schema == schema
-            found.extend(table.to_pylist())
+            document_rows.extend(table.to_pylist())
     lines = [line for path in sorted(out.glob("quarantine-*")) for line in path.read_text().splitlines()]
     return rows[0], rows[1], [json.loads(line) for line in lines]
 
 
-def expected_rows(auditor: Auditor, where: list[tuple[str, int, str | None]], texts: list[str]) -> Any:
+def expected_rows(auditor: Auditor, origins: list[tuple[str, int, str | None]], texts: list[str]) -> Any:
     """Documents and segments as `Auditor.audit` finds them."""
     rows, parts = [], []
-    for (file, row, id), text in zip(where, texts, strict=True):
+    for (file, row, id), text in zip(origins, texts, strict=True):
         report = auditor.audit(text)
-        found = auditor.audit_batch(pa.RecordBatch.from_pydict({"text": [text]})).to_pylist()[0]
-        place = {"file": file, "row": row, "id": id}
-        assert found["log_p"] == report.log_p
-        assert [s["char_end"] for s in found["segments"]] == [s.char_end for s in report.segments]
-        parts += [{**place, "segment": i, **segment} for i, segment in enumerate(found.pop("segments"))]
-        del found["problem"]
-        rows.append({**place, **found, "segments": len(report.segments)})
+        document_rows = auditor.audit_batch(pa.RecordBatch.from_pydict({"text": [text]})).to_pylist()[0]
+        origin = {"file": file, "row": row, "id": id}
+        assert document_rows["log_p"] == report.log_p
+        assert [s["char_end"] for s in document_rows["segments"]] == [s.char_end for s in report.segments]
+        parts += [
+            {**origin, "segment": i, **segment} for i, segment in enumerate(document_rows.pop("segments"))
+        ]
+        del document_rows["problem"]
+        rows.append({**origin, **document_rows, "segments": len(report.segments)})
     return rows, parts
 
 
@@ -86,19 +90,19 @@ def test_formats(
 ) -> None:
     path, texts = tmp_path / (name.upper() if in_folder else name), documents(registry)
     WRITERS[name](path, texts)
-    given = tmp_path if in_folder else path
-    summary = audit_files(auditor, [given], tmp_path / "out", chunk_rows=chunk_rows)
-    found, segments, bad = tables(tmp_path / "out")
-    where: list[Any] = [(str(path), i, f"d{i}") for i in range(len(texts))]
-    assert (found, segments) == expected_rows(auditor, where, texts)
+    source = tmp_path if in_folder else path
+    summary = audit_files(auditor, [source], tmp_path / "out", chunk_rows=chunk_rows)
+    document_rows, segments, bad = tables(tmp_path / "out")
+    origins: list[Any] = [(str(path), i, f"d{i}") for i in range(len(texts))]
+    assert (document_rows, segments) == expected_rows(auditor, origins, texts)
     assert not bad
     assert summary == Summary(
         len(texts),
         len(segments),
         0,
-        sum(row["tokens"] for row in found),
-        sum(row["coverage"] > 0 for row in found),
-        sum(row["coverage"] < 1 for row in found),
+        sum(row["tokens"] for row in document_rows),
+        sum(row["coverage"] > 0 for row in document_rows),
+        sum(row["coverage"] < 1 for row in document_rows),
     )
     assert summary.attributed >= 3
     assert len(list((tmp_path / "out").glob("documents-*"))) == -(-len(texts) // chunk_rows)
@@ -116,9 +120,9 @@ def test_texts_and_token_ids(registry: Registry, auditor: Auditor, tmp_path: pat
     (tmp_path / "in" / ".hidden.txt").write_text("no")
     audit_files(auditor, [tmp_path / "in"], tmp_path / "in" / "out", chunk_rows=4)
     order = sorted(range(len(texts)), key=lambda i: str(tmp_path / names[i]))
-    where = [(str(tmp_path / names[i]), 0, None) for i in order]
-    found, segments, _ = tables(tmp_path / "in" / "out")
-    assert (found, segments) == expected_rows(auditor, where, [texts[i] for i in order])
+    origins = [(str(tmp_path / names[i]), 0, None) for i in order]
+    document_rows, segments, _ = tables(tmp_path / "in" / "out")
+    assert (document_rows, segments) == expected_rows(auditor, origins, [texts[i] for i in order])
 
     ids = [registry.open_tokenizer().encode(text).token_ids.tolist() for text in texts]
     pq.write_table(pa.table({"token_ids": pa.array(ids, pa.list_(pa.int32()))}), tmp_path / "ids.parquet")
@@ -130,15 +134,15 @@ def test_texts_and_token_ids(registry: Registry, auditor: Auditor, tmp_path: pat
 
 
 def test_names_of_documents(auditor: Auditor, tmp_path: pathlib.Path) -> None:
-    """The column "id" is kept where it is; another one is kept where it is asked for, and must be there."""
+    """The column "id" is kept if it exists; another one is kept if it is requested, and must exist."""
     lines = [b'{"text": "one", "id": "\\ud800"}', b'{"text": "two", "name": "n"}', b'{"text": "three"}']
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
     pq.write_table(pa.table({"text": ["four"], "name": ["m"]}), tmp_path / "b.parquet")
     pq.write_table(pa.table({"text": ["five"], "id": [5]}), tmp_path / "c.parquet")
-    for asked, names in ((None, ["\\ud800", None, None, None, "5"]), ("name", [None, "n", None, "m"])):
-        files = [tmp_path / name for name in ("a.jsonl", "b.parquet", "c.parquet")][: 2 if asked else 3]
-        audit_files(auditor, files, tmp_path / f"out-{asked}", id_column=asked)
-        documents, segments, bad = tables(tmp_path / f"out-{asked}")
+    for id_column, names in ((None, ["\\ud800", None, None, None, "5"]), ("name", [None, "n", None, "m"])):
+        files = [tmp_path / name for name in ("a.jsonl", "b.parquet", "c.parquet")][: 2 if id_column else 3]
+        audit_files(auditor, files, tmp_path / f"out-{id_column}", id_column=id_column)
+        documents, segments, bad = tables(tmp_path / f"out-{id_column}")
         assert [row["id"] for row in documents] == names
         assert {row["id"] for row in segments} == {*names}
         assert not bad
@@ -162,8 +166,11 @@ def test_bad_records_are_quarantined(auditor: Auditor, tmp_path: pathlib.Path) -
     lines = [*LINES, b'{"text": "\xff"}', b"[1]", b'{"id": 5}', b'{"text": 3}', b'{"text": "\\ud800"}', b"  "]
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
     summary = audit_files(auditor, [tmp_path / "a.jsonl"], tmp_path / "out", id_column="id", chunk_rows=2)
-    found, _, bad = tables(tmp_path / "out")
-    assert [(row["row"], row["id"], row["tokens"] > 0) for row in found] == [(0, "1", True), (4, "b", True)]
+    document_rows, _, bad = tables(tmp_path / "out")
+    assert [(row["row"], row["id"], row["tokens"] > 0) for row in document_rows] == [
+        (0, "1", True),
+        (4, "b", True),
+    ]
     assert [(row["row"], row["reason"].split(" (")[0]) for row in bad] == [
         (1, "got no line of JSON"),
         (2, "got null, expected text"),
@@ -233,9 +240,9 @@ def test_a_compressed_file_that_ends_too_early(auditor: Auditor, tmp_path: pathl
     for name, data in (("a.jsonl.gz", gzip.compress(text)), ("a.jsonl.zst", zstandard.compress(text))):
         (tmp_path / name).write_bytes(data[: len(data) * 9 // 10])
         summary = audit_files(auditor, [tmp_path / name], tmp_path / f"out-{name}", chunk_rows=500)
-        found, _, bad = tables(tmp_path / f"out-{name}")
+        document_rows, _, bad = tables(tmp_path / f"out-{name}")
         assert (summary.broken, summary.quarantined) == (1, 0)
-        assert 1000 < len(found) == bad[0]["row"] < 6000
+        assert 1000 < len(document_rows) == bad[0]["row"] < 6000
         assert [line["rest"] for line in bad] == [True]
         assert bad[0]["reason"].startswith("the rest of the file is not read: ")
         (tmp_path / name).write_bytes(data[:15])
@@ -252,16 +259,16 @@ def test_another_configuration_is_refused_and_named(
     audit_files(auditor, [path], out, chunk_rows=1)
     with pytest.raises(InputError, match="got results there, expected an empty folder, or resume"):
         audit_files(auditor, [path], out, chunk_rows=1)
-    before = tables(out)
+    previous = tables(out)
     assert audit_files(auditor, [path], out, chunk_rows=1, resume=True).documents == 3
-    assert tables(out) == before
-    other = Registry.loads(registry.dumps())
-    other.add("stranger")
+    assert tables(out) == previous
+    other_registry = Registry.loads(registry.dumps())
+    other_registry.add("stranger")
     cases: list[tuple[Auditor, dict[str, Any], str]] = [
         (Auditor(registry), {}, 'auditor.decoder: was "cusum", is "posterior"'),
         (Auditor(registry, "cusum", level=0.05), {}, "auditor.level: was 0.01, is 0.05"),
         (Auditor(registry, "cusum", tau=0.2), {}, "auditor.options.tau: was null, is 0.2"),
-        (Auditor(other, "cusum"), {}, "auditor.registry_digest: was"),
+        (Auditor(other_registry, "cusum"), {}, "auditor.registry_digest: was"),
         (auditor, {"chunk_rows": 2}, "chunk_rows: was 1, is 2"),
         (auditor, {"shard": (1, 2)}, "shards: was 1, is 2"),
         (auditor, {"id_column": "text"}, 'columns.id: was "id", is "text"'),
@@ -273,7 +280,7 @@ def test_another_configuration_is_refused_and_named(
     path.write_bytes(json_lines(["one", "two", "thorn"]))
     with pytest.raises(InputError, match=r"inputs\[0\].edges_sha256: was"):
         audit_files(auditor, [path], out, chunk_rows=1, resume=True)
-    assert tables(out) == before
+    assert tables(out) == previous
     assert "critic" not in (out / "run.json").read_text()  # digests, no agents, no secrets
 
 
@@ -282,22 +289,22 @@ def test_shards_partition_the_work(registry: Registry, auditor: Auditor, tmp_pat
     (tmp_path / "a.jsonl").write_bytes(json_lines(texts[:7]) + b"{broken\n")
     WRITERS["a.parquet"](tmp_path / "b.parquet", texts[7:])
     inputs = [tmp_path / "a.jsonl", tmp_path / "b.parquet"]
-    whole = audit_files(auditor, inputs, tmp_path / "whole", chunk_rows=4)
+    complete = audit_files(auditor, inputs, tmp_path / "whole", chunk_rows=4)
     parts = [audit_files(auditor, inputs, tmp_path / "cut", shard=(i, 3), chunk_rows=4) for i in (2, 3, 1)]
     assert tables(tmp_path / "whole") == tables(tmp_path / "cut")
-    assert sum(part.documents for part in parts) == whole.documents == len(texts)
-    assert sum(part.quarantined for part in parts) == whole.quarantined == 1
+    assert sum(part.documents for part in parts) == complete.documents == len(texts)
+    assert sum(part.quarantined for part in parts) == complete.quarantined == 1
     assert min(part.documents for part in parts) > 0
 
 
 def test_workers_write_the_same_files(registry: Registry, auditor: Auditor, tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(json_lines(documents(registry)) + b"{broken\n")
     seen = list[Any]()
-    one = audit_files(auditor, [tmp_path / "a.jsonl"], tmp_path / "1", chunk_rows=2)
+    single = audit_files(auditor, [tmp_path / "a.jsonl"], tmp_path / "1", chunk_rows=2)
     two = audit_files(
         auditor, [tmp_path / "a.jsonl"], tmp_path / "2", chunk_rows=2, workers=2, progress=seen.append
     )
-    assert one == two
+    assert single == two
     assert [state.documents for state in seen] == sorted(state.documents for state in seen)
     assert (seen[-1].documents, seen[-1].share, seen[-1].fresh) == (len(documents(registry)) + 1, 1, 1)
     assert "100% done, 0:00:00 left" in str(seen[-1])
@@ -317,7 +324,7 @@ def test_discoveries_over_documents(registry: Registry, auditor: Auditor, tmp_pa
 def test_a_kill_at_any_moment_loses_and_doubles_nothing(
     registry: Registry, auditor: Auditor, tmp_path: pathlib.Path
 ) -> None:
-    """Twenty kills, at moments that a seed draws, of processes that go on where the last one was killed."""
+    """Twenty kills at random times; each process continues the work of the killed one."""
 
     def chunks(out: pathlib.Path) -> int:
         return len(list(out.glob("documents-*")))
@@ -328,7 +335,7 @@ def test_a_kill_at_any_moment_loses_and_doubles_nothing(
     started = time.perf_counter()
     audit_files(auditor, [path], tmp_path / "whole", chunk_rows=4)
     span = time.perf_counter() - started
-    whole, draw, chunk_s = tables(tmp_path / "whole"), random.Random(7), span / chunks(tmp_path / "whole")
+    complete, draw, chunk_s = tables(tmp_path / "whole"), random.Random(7), span / chunks(tmp_path / "whole")
     # A fork of this process has all modules already, so that kills hit the work and not the imports.
     fork = multiprocessing.get_context("fork")
     kills = interrupted = rounds = 0
@@ -348,17 +355,19 @@ def test_a_kill_at_any_moment_loses_and_doubles_nothing(
         if process.exitcode == -signal.SIGKILL:
             kills += 1
             interrupted += chunks(out) > 0
-            found, segments, _ = tables(out)
-            done = {row["row"] for row in found}
+            document_rows, segments, _ = tables(out)
+            done = {row["row"] for row in document_rows}
             standing = [row for row in segments if row["row"] in done]
-            assert len(standing) == sum(row["segments"] for row in found)  # segments stand before documents
+            assert len(standing) == sum(
+                row["segments"] for row in document_rows
+            )  # segments are written before documents
         else:
             assert process.exitcode == 0
             rounds += 1
     assert interrupted >= 10
     for i in range(rounds + 1):
         audit_files(auditor, [path], tmp_path / f"out{i}", chunk_rows=4, resume=True)
-        assert tables(tmp_path / f"out{i}") == whole
+        assert tables(tmp_path / f"out{i}") == complete
         assert not list((tmp_path / f"out{i}").glob(".*.tmp"))
 
 
@@ -408,8 +417,8 @@ def test_ctrl_c_says_so_and_nothing_else(registry: Registry, tmp_path: pathlib.P
         time.sleep(0.01)
     time.sleep(0.3)
     os.killpg(run.pid, signal.SIGINT)
-    said = b"what is done is kept, and the same command with --resume goes on from there"
-    assert run.communicate()[1] == b"iet: interrupted; " + said + b"\n"
+    output = b"what is done is kept, and the same command with --resume goes on from there"
+    assert run.communicate()[1] == b"iet: interrupted; " + output + b"\n"
     assert run.returncode == 130
     assert not json.loads((out / "shard-1-of-1.json").read_text())["complete"]
 
@@ -438,20 +447,20 @@ def test_command(
     assert main([*command, *out, "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["documents"], summary["quarantined"]) == (len(texts), 1)
-    where: list[Any] = [(str(tmp_path / "a.jsonl"), i, f"d{i}") for i in range(len(texts))]
-    assert tables(tmp_path / "out")[:2] == expected_rows(auditor, where, texts)
+    origins: list[Any] = [(str(tmp_path / "a.jsonl"), i, f"d{i}") for i in range(len(texts))]
+    assert tables(tmp_path / "out")[:2] == expected_rows(auditor, origins, texts)
     assert main([*command, *out]) == 3
     assert "expected an empty folder, or resume" in capsys.readouterr().err
     assert main([*command, *out, "--resume", "--fail-on", "attributed", "--fdr", "0.1"]) == 1
-    shown = capsys.readouterr().out
-    assert "1 records could not be read: quarantine-*.jsonl says why" in shown
-    assert "at a false-discovery rate of 0.1:" in shown
+    names_shown = capsys.readouterr().out
+    assert "1 records could not be read: quarantine-*.jsonl says why" in names_shown
+    assert "at a false-discovery rate of 0.1:" in names_shown
     for wrong in ([], [*out, "--span", "0:3"], [*out, "--shard", "0/3"], [*out, "-", "--workers", "2"]):
         with pytest.raises(SystemExit, match="2"):
             main([*command, *wrong])
     (tmp_path / "a.txt").write_text(texts[0])
-    one = ["audit", str(tmp_path / "a.txt"), "-r", str(registry.path)]
-    assert main([*one, "-o", str(tmp_path / "report.json"), "--json"]) == 0  # one text is read as ever
+    single = ["audit", str(tmp_path / "a.txt"), "-r", str(registry.path)]
+    assert main([*single, "-o", str(tmp_path / "report.json"), "--json"]) == 0  # one text is read as ever
     assert json.loads((tmp_path / "report.json").read_text())["schema"].startswith("iet.report/")
-    assert main([*one, "-o", str(tmp_path / "texts") + "/"]) == 0
+    assert main([*single, "-o", str(tmp_path / "texts") + "/"]) == 0
     assert len(tables(tmp_path / "texts")[0]) == 1

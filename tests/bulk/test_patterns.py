@@ -1,4 +1,4 @@
-"""Patterns as inputs: what they name beside files, and results that lie among these."""
+"""Patterns as inputs: matches that are not files, and results among the matches."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ def test_a_run_into_what_it_names_goes_on(auditor: Auditor, tmp_path: pathlib.Pa
     logs, out = tmp_path / "logs", tmp_path / "logs" / "out"
     (logs / "day").mkdir(parents=True)
     (logs / "day" / "a.jsonl").write_text('{"text": "w1 w2"}\n{broken\n')
-    given = [str(logs / pattern)]
-    summary = audit_files(auditor, given, out)
+    patterns = [str(logs / pattern)]
+    summary = audit_files(auditor, patterns, out)
     assert (summary.documents, summary.quarantined) == (1, 1)
     (out / "documents-000000-000000.parquet").unlink()  # as a kill leaves it, the quarantine being there
-    assert audit_files(auditor, given, out, resume=True) == summary
-    again = audit_files(auditor, given, tmp_path / "elsewhere")
-    assert (again.documents, set(again.not_read)) == (1, {"results of an audit"})
+    assert audit_files(auditor, patterns, out, resume=True) == summary
+    rerun = audit_files(auditor, patterns, tmp_path / "elsewhere")
+    assert (rerun.documents, set(rerun.not_read)) == (1, {"results of an audit"})
 
 
 def test_inputs_that_came_and_went_are_named(auditor: Auditor, tmp_path: pathlib.Path) -> None:
     for i in range(6):
         (tmp_path / f"{i}.txt").write_text("w1 w2")
-    given, out = [str(tmp_path / "*.txt")], tmp_path / "out"
-    audit_files(auditor, given, out)
+    patterns, out = [str(tmp_path / "*.txt")], tmp_path / "out"
+    audit_files(auditor, patterns, out)
     for i in range(1, 6):
         (tmp_path / f"{i}.txt").unlink()
     (tmp_path / "x.txt").write_text("w1 w2")
-    with pytest.raises(InputError) as told:
-        audit_files(auditor, given, out, resume=True)
+    with pytest.raises(InputError) as caught:
+        audit_files(auditor, patterns, out, resume=True)
     gone = ", ".join(repr(str(tmp_path / f"{i}.txt")) for i in (1, 2, 3))
     new = repr(str(tmp_path / "x.txt"))
-    assert f"; inputs: were 6, are 2; gone: {gone} and 2 more; new: {new}" in str(told.value)
+    assert f"; inputs: were 6, are 2; gone: {gone} and 2 more; new: {new}" in str(caught.value)
 
 
 def test_results_alone_are_nothing_to_read(auditor: Auditor, tmp_path: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-"""Audits on two nodes of Ray, one of which is killed in the middle."""
+"""Audits on two nodes of Ray, with one killed during the run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_node_that_is_killed_loses_and_doubles_nothing(
             return len(list(noted.glob(f"{doomed_id}-*")))
 
         class Noted(IETAudit):
-            """Notes each batch; the doomed node never ends its second one, for which the other node waits."""
+            """Notes each batch. The doomed node never ends its second one, and the other node waits for it."""
 
             def __call__(self, table: pa.Table) -> pa.Table:
                 here = ray.get_runtime_context().get_node_id()
@@ -73,27 +73,27 @@ def test_a_node_that_is_killed_loses_and_doubles_nothing(
             cluster.remove_node(doomed, allow_graceful=False)
             killed.set()
 
-        # An actor on each node; where that is no more, it starts again on the other one.
+        # An actor on each node; if the node is gone, the actor restarts on the other one.
         nodes = (cluster.head_node.node_id, doomed_id)
-        places = itertools.cycle([NodeAffinitySchedulingStrategy(node, soft=True) for node in nodes])
+        addresses = itertools.cycle([NodeAffinitySchedulingStrategy(node, soft=True) for node in nodes])
         over, killed = threading.Event(), threading.Event()
         killer = threading.Thread(target=kill)
         killer.start()
         try:
-            found = ray.data.from_arrow(blocks).map_batches(
+            rows = ray.data.from_arrow(blocks).map_batches(
                 Noted,
                 fn_constructor_kwargs={"registry": str(registry.path), "decoder": "cusum"},
                 batch_format="pyarrow",
                 batch_size=None,
                 compute=ray.data.ActorPoolStrategy(size=2),
-                ray_remote_args_fn=lambda: {"scheduling_strategy": next(places)},
+                ray_remote_args_fn=lambda: {"scheduling_strategy": next(addresses)},
             )
-            rows = sorted(found.take_all(), key=lambda row: row["n"])
+            rows = sorted(rows.take_all(), key=lambda row: row["n"])
         finally:
             over.set()
             killer.join()
         assert killed.is_set()
-        assert len(list(noted.iterdir())) > len(texts)  # what was at work there began anew
+        assert len(list(noted.iterdir())) > len(texts)  # the lost batch was repeated
         assert len([node for node in ray.nodes() if node["Alive"]]) == 1
     finally:
         ray.shutdown()

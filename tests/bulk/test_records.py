@@ -1,4 +1,4 @@
-"""Audits of Arrow batches: each document as `Auditor.audit` reads it, bad records beside the good ones."""
+"""Audits of Arrow batches: each document as in `Auditor.audit`, with bad records among good ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OF_SEGMENTS = (
 
 
 def rows_of(auditor: Auditor, texts: list[str] | None, ids: list[Any] | None = None) -> list[dict[str, Any]]:
-    """What the table must hold, from one audit after another."""
+    """The expected table, from audits of single documents."""
     rows = []
     for item in texts if ids is None else ids:  # type: ignore[union-attr]
         report = auditor.audit(item) if ids is None else auditor.audit(token_ids=item)
@@ -84,10 +84,10 @@ AUDITORS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", AUDITORS, ids=str)
 def test_a_batch_is_read_as_its_documents_are_one_by_one(registry: Registry, options: dict[str, Any]) -> None:
     auditor, texts = Auditor(registry, **options), documents(registry)
-    found = auditor.audit_batch(pa.RecordBatch.from_pydict({"text": texts}))
-    assert found.schema == SCHEMA
-    assert found.to_pylist() == rows_of(auditor, texts)
-    assert sum(row["coverage"] > 0 for row in found.to_pylist()) >= 2
+    result = auditor.audit_batch(pa.RecordBatch.from_pydict({"text": texts}))
+    assert result.schema == SCHEMA
+    assert result.to_pylist() == rows_of(auditor, texts)
+    assert sum(row["coverage"] > 0 for row in result.to_pylist()) >= 2
 
 
 @pytest.mark.parametrize("scheme", [{"family": "gumbel"}, {"n_gram": 4}], ids=str)
@@ -120,20 +120,20 @@ def test_bad_records_have_a_reason_and_the_others_are_read(registry: Registry, a
     bytes_ = pa.array([good.encode(), None, b"ab\xff", good.encode()], pa.binary())
     invalid = pa.Array.from_buffers(pa.string(), 4, bytes_.buffers())  # Arrow does not look
     for column in (bytes_, invalid):
-        found = auditor.audit_batch(pa.RecordBatch.from_arrays([column], ["text"])).to_pylist()
-        assert [row["problem"] for row in found] == [
+        result = auditor.audit_batch(pa.RecordBatch.from_arrays([column], ["text"])).to_pylist()
+        assert [row["problem"] for row in result] == [
             None,
             "got null, expected text",
             "byte 2 is 0xff, which is not UTF-8; expected UTF-8 text",
             None,
         ]
-        assert found[0] == found[3] == rows_of(auditor, [good])[0]
-        assert found[1]["segments"] is None
-        assert found[1]["log_p"] is None
+        assert result[0] == result[3] == rows_of(auditor, [good])[0]
+        assert result[1]["segments"] is None
+        assert result[1]["log_p"] is None
     top = registry.profile.vocab_size
     ids = pa.array([[1, 2, top - 1], [1, -1], None, [1, None], [0, 5, top]], pa.list_(pa.int64()))
-    found = auditor.audit_batch(pa.RecordBatch.from_arrays([ids], ["token_ids"])).to_pylist()
-    assert [row["problem"] for row in found] == [
+    result = auditor.audit_batch(pa.RecordBatch.from_arrays([ids], ["token_ids"])).to_pylist()
+    assert [row["problem"] for row in result] == [
         None,
         f"got the id -1 at 1, expected 0 to {top - 1}",
         "got null, expected a list of token ids",
@@ -163,12 +163,12 @@ def test_columns(auditor: Auditor) -> None:
 
 def test_several_profiles(registry: Registry) -> None:
     both = Registry.loads(registry.dumps())
-    other = both.add_profile(tokenizer="iet:demo", scheme=Scheme(n_gram=3))
-    both.add("stranger", profile=other, secret=b"s" * 32)
+    second_profile = both.add_profile(tokenizer="iet:demo", scheme=Scheme(n_gram=3))
+    both.add("stranger", profile=second_profile, secret=b"s" * 32)
     auditor, texts = Auditor(both), documents(registry)[:6]
     assert read(auditor, texts) == rows_of(auditor, texts)
-    ids = [both.open_tokenizer(other).encode(text).token_ids for text in texts]
-    batch = pa.RecordBatch.from_pydict({"token_ids": [each.tolist() for each in ids]})
+    ids = [both.open_tokenizer(second_profile).encode(text).token_ids for text in texts]
+    batch = pa.RecordBatch.from_pydict({"token_ids": [token_ids.tolist() for token_ids in ids]})
     assert auditor.audit_batch(batch).to_pylist() == rows_of(auditor, None, ids)  # of one tokenizer
     both.add("blind", profile=both.add_profile(vocab_size=400), secret=b"b" * 32)
     with pytest.raises(InputError, match="of which profile"):
@@ -212,7 +212,7 @@ ENGINES: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module", params=ENGINES)
 def engine(request: pytest.FixtureRequest, registry: Registry) -> tuple[iet.EngineKeys, list[Any]]:
-    """Keys of an engine's mark, and texts of which the first was written under three of them."""
+    """Keys of an engine's mark, and texts; the first was written with three of the keys."""
     name = request.param
     if name.startswith("kgw") and not iet.backends().isas:
         pytest.skip("NumPy takes minutes for so many green lists")
@@ -225,11 +225,11 @@ def engine(request: pytest.FixtureRequest, registry: Registry) -> tuple[iet.Engi
     keys = iet.EngineKeys(name.split()[0], agents, tokenizer=tokenizer.backend, vocab_size=size, **parameters)
     # Ids as a sampler with the mark would choose them: each of the highest score of a few drawn ones.
     marked = list[int]()
-    for place in range(360):
-        some = rng.integers(0, size, 12)
-        column = min(place // 120, 2)
-        tries = [iet.score_tokens([*marked[-4:], int(id)], keys)[-1, column] for id in some]
-        marked.append(int(some[np.argmax(tries)]))
+    for position in range(360):
+        drawn = rng.integers(0, size, 12)
+        column = min(position // 120, 2)
+        tries = [iet.score_tokens([*marked[-4:], int(id)], keys)[-1, column] for id in drawn]
+        marked.append(int(drawn[np.argmax(tries)]))
     return keys, [
         np.array(marked),
         rng.integers(0, size, 150),
@@ -247,9 +247,9 @@ def test_marks_of_engines(engine: tuple[iet.EngineKeys, list[Any]], decoder: str
     auditor = Auditor(keys, decoder)
     assert auditor.plan.many_at_once
     batch = pa.RecordBatch.from_arrays([pa.array([t.tolist() for t in texts])], ["token_ids"])
-    found = auditor.audit_batch(batch).to_pylist()
-    assert found == rows_of(auditor, None, texts)
-    assert found[0]["coverage"] > 0.5
+    result = auditor.audit_batch(batch).to_pylist()
+    assert result == rows_of(auditor, None, texts)
+    assert result[0]["coverage"] > 0.5
     joined = Texts.of(texts, keys.profile.scheme.n_gram)
     scores = keys.scores_of(joined, 1)
     for text, start, end in zip(texts, joined.starts.tolist(), joined.ends.tolist(), strict=True):

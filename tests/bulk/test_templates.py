@@ -1,4 +1,4 @@
-"""Passages that many documents share: found whatever stands around them, and evidence in the first alone."""
+"""Passages that many documents share: found in any context, and evidence only in the first."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def found_in(texts: list[str], least: int, **size: int) -> Templates:
     return count(documents, **{"least": least, "size": 10**5, "fragment": 64, **size})
 
 
-def shared(found: Templates, number: int, text: str) -> str:
-    stretches = found.elsewhere(number, symbols_of(text, False))
+def shared(passages: Templates, number: int, text: str) -> str:
+    stretches = passages.elsewhere(number, symbols_of(text, False))
     return "|".join(text[start:end] for start, end in stretches.tolist())
 
 
 def test_a_passage_is_found_wherever_it_stands_and_counts_in_its_first_document() -> None:
     passage = said(0, 150)
     texts = [f"{said(2 * i + 1, 20 + 7 * i)} {passage} {said(2 * i + 2, 40)}" for i in range(6)]
-    found = found_in(texts, 5)
-    assert shared(found, 0, texts[0]) == ""
+    passages = found_in(texts, 5)
+    assert shared(passages, 0, texts[0]) == ""
     for i, text in enumerate(texts[1:], 1):
-        assert shared(found, i, text) in passage
-        assert len(shared(found, i, text)) > len(passage) - 250  # a fragment or two at each end
+        assert shared(passages, i, text) in passage
+        assert len(shared(passages, i, text)) > len(passage) - 250  # a fragment or two at each end
     assert not len(found_in(texts, 7).hashes)
     assert not len(found_in([passage * 9, said(1, 50)], 2).hashes)  # often, but in one document
 
@@ -52,16 +52,16 @@ def test_a_passage_is_found_wherever_it_stands_and_counts_in_its_first_document(
 def test_blanks_of_a_template_are_not_of_it() -> None:
     parts = [said(i, 80) for i in range(2)]
     texts = [f"{parts[0]} {said(100 + i, 25)} {parts[1]}" for i in range(5)]
-    found = shared(found_in(texts, 5), 3, texts[3])
-    assert said(103, 25) not in found
-    assert found.count("|") == 1
+    passages = shared(found_in(texts, 5), 3, texts[3])
+    assert said(103, 25) not in passages
+    assert passages.count("|") == 1
 
 
 def test_memory_is_bounded_and_the_size_only_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [said(i % 30, 2000) for i in range(150)]
-    whole, crowded = found_in(texts, 5), found_in(texts, 5, size=10)
-    assert set(crowded.hashes.tolist()) <= set(whole.hashes.tolist())
-    assert 0 < len(crowded.hashes) <= 1024 < len(whole.hashes)
+    complete, crowded = found_in(texts, 5), found_in(texts, 5, size=10)
+    assert set(crowded.hashes.tolist()) <= set(complete.hashes.tolist())
+    assert 0 < len(crowded.hashes) <= 1024 < len(complete.hashes)
     monkeypatch.setattr("iet.bulk.templates.MAX_SLOTS", 1 << 10)
     coarse = found_in(texts, 5, size=10**5)
     assert coarse.fragment == 256  # 2 · 10^5 / 256 <= 1024
@@ -86,7 +86,7 @@ def lines(texts: list[str]) -> bytes:
 
 
 def unlucky(texts: list[str]) -> Registry:
-    """The first of some drawn registries that finds an agent in the first text, which nobody marked."""
+    """The first of some random registries that finds an agent in the first text, which is unmarked."""
     for draw in range(2000):
         registry = Registry.create(None, tokenizer="iet:demo")
         registry.add("planner", secret=teams.secret(f"unlucky {draw}"))
@@ -102,24 +102,24 @@ def test_results_do_not_depend_on_workers_shards_or_a_second_run(
     texts = [f"{template} {said(i, 60)}" for i in range(12)] + ["", "x"]
     (tmp_path / "a.jsonl").write_bytes(lines(texts) + b"{broken\n")
     auditor = Auditor(registry, "cusum")
-    one = audit_files(auditor, [tmp_path / "a.jsonl"], tmp_path / "one", chunk_rows=3, templates=5)
+    single = audit_files(auditor, [tmp_path / "a.jsonl"], tmp_path / "one", chunk_rows=3, templates=5)
     rows = rows_of(tmp_path / "one")
     assert [row["found"] for row in rows[:12]] == [["planner"]] + [[]] * 11
     assert rows[0]["template"] == 0
     assert all(200 < row["template"] <= row["repeated"] for row in rows[1:12])
-    assert one.templates == 5
-    assert one.template_share == pytest.approx(
+    assert single.templates == 5
+    assert single.template_share == pytest.approx(
         sum(row["template"] for row in rows) / sum(row["scored"] for row in rows)
     )
-    assert f"{one.template_share:.1%} of the scored tokens are no evidence" in "\n".join(one.lines())
+    assert f"{single.template_share:.1%} of the scored tokens are no evidence" in "\n".join(single.lines())
     two = audit_files(auditor, [tmp_path / "a.jsonl"], tmp_path / "two", chunk_rows=3, templates=5, workers=2)
-    assert (two, rows_of(tmp_path / "two")) == (one, rows)
+    assert (two, rows_of(tmp_path / "two")) == (single, rows)
     for path in (tmp_path / "two").glob("documents-00000[13]*"):
         path.unlink()
-    again = audit_files(
+    rerun = audit_files(
         auditor, [tmp_path / "a.jsonl"], tmp_path / "two", chunk_rows=3, templates=5, resume=True
     )
-    assert (again, rows_of(tmp_path / "two")) == (one, rows)
+    assert (rerun, rows_of(tmp_path / "two")) == (single, rows)
     for shard in (2, 1):
         audit_files(
             auditor, [tmp_path / "a.jsonl"], tmp_path / "three", chunk_rows=3, templates=5, shard=(shard, 2)
@@ -145,8 +145,8 @@ def test_ids_and_the_command(
     )
     path, out = str(tmp_path / "a.jsonl"), str(tmp_path / "out")
     assert main(["audit", path, "-o", out, "--registry", str(registry.path), "--templates", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["templates"] == 5
+    output = json.loads(capsys.readouterr().out)
+    assert output["templates"] == 5
     rows = rows_of(tmp_path / "out")
     assert rows[0]["template"] == 0
     assert all(150 < row["template"] <= 200 for row in rows[1:])
@@ -172,9 +172,9 @@ def test_a_template_that_chance_favours_is_one_finding(tmp_path: pathlib.Path) -
     registry = unlucky(texts)
     (tmp_path / "a.jsonl").write_bytes(lines(texts))
     auditor = Auditor(registry, "cusum")
-    before = audit_files(auditor, [tmp_path / "a.jsonl"], tmp_path / "before", fdr=0.05)
+    without = audit_files(auditor, [tmp_path / "a.jsonl"], tmp_path / "before", fdr=0.05)
     after = audit_files(auditor, [tmp_path / "a.jsonl"], tmp_path / "after", fdr=0.05, templates=5)
-    assert before.fdr_documents > 20
+    assert without.fdr_documents > 20
     assert after.fdr_documents <= 1
-    kept = [row["log_p"] for row in rows_of(tmp_path / "after")]
-    assert benjamini_hochberg(kept[1:], 0.05).sum() == 0
+    log_p = [row["log_p"] for row in rows_of(tmp_path / "after")]
+    assert benjamini_hochberg(log_p[1:], 0.05).sum() == 0

@@ -58,22 +58,22 @@ def test_the_same_results_as_of_files_here(
     uri = server.uri(f"corpus/same{workers}/")
     options: dict[str, Any] = {"chunk_rows": 4, "workers": workers, "templates": 2}
     here = audit_files(auditor, [tmp_path / "in"], tmp_path / "here", **options)
-    there = audit_files(auditor, [uri], tmp_path / "there", **options)
+    remote = audit_files(auditor, [uri], tmp_path / "there", **options)
     assert (here.broken, here.quarantined, here.not_read) == (1, 1, {".bin": 1, "hidden": 1})
-    assert there == here
+    assert remote == here
     assert rows(tmp_path / "there", f"s3://corpus/same{workers}/") == rows(
         tmp_path / "here", f"{tmp_path}/in/"
     )
     inputs = json.loads((tmp_path / "there" / "run.json").read_text())["inputs"]
-    assert [each["path"].rpartition("/")[2] for each in inputs] == [
+    assert [entry["path"].rpartition("/")[2] for entry in inputs] == [
         "a b.jsonl",
         "b.jsonl.gz",
         "c.txt",
         "ä.parquet",
     ]
     assert_no_secret(tmp_path / "there")
-    one = audit_files(auditor, [server.uri(f"corpus/same{workers}/a%20b.jsonl")], tmp_path / "one")
-    assert one.documents == 6
+    single = audit_files(auditor, [server.uri(f"corpus/same{workers}/a%20b.jsonl")], tmp_path / "one")
+    assert single.documents == 6
 
 
 @needs_server
@@ -98,7 +98,7 @@ def test_a_changed_object_is_noticed(
 def test_a_lost_connection_is_no_broken_file(
     registry: Registry, auditor: Auditor, tmp_path: pathlib.Path
 ) -> None:
-    """What was not read for want of a connection is not passed over, as the end of a broken file is."""
+    """A lost connection is an error; it is not treated as the end of a broken file."""
     line = json.dumps({"text": documents(registry)[2][:300]}).encode() + b"\n"
     ended = list[object]()
     with running(tmp_path / "log") as server:
@@ -110,10 +110,10 @@ def test_a_lost_connection_is_no_broken_file(
 
         with pytest.raises(
             InputError, match=r"^s3://corpus/lost/a.jsonl: cannot be read \(.*AWS Error"
-        ) as told:
+        ) as caught:
             audit_files(auditor, [server.uri("corpus/lost")], tmp_path / "out", chunk_rows=64, progress=end)
     assert ended
-    assert PASSWORD not in str(told.value)
+    assert PASSWORD not in str(caught.value)
     assert not list((tmp_path / "out").glob("quarantine*"))
 
 
@@ -134,10 +134,10 @@ REFUSED = [
 
 @pytest.mark.parametrize(("uri", "message"), REFUSED)
 def test_what_is_no_uri(auditor: Auditor, tmp_path: pathlib.Path, uri: str, message: str) -> None:
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as caught:
         audit_files(auditor, [uri], tmp_path / "out")
-    assert str(told.value).startswith(message)
-    assert PASSWORD not in str(told.value)
+    assert str(caught.value).startswith(message)
+    assert PASSWORD not in str(caught.value)
     assert os.listdir(tmp_path) == []
 
 
@@ -146,7 +146,7 @@ def test_what_is_refused_before_any_work(auditor: Auditor, tmp_path: pathlib.Pat
     server.put("corpus/refused/a.jsonl", b'{"text": "a"}')
     server.put("corpus/other/a.bin", b"0")
     server.put("corpus/broken/a.parquet", b"PAR1 no")
-    there, deeper = server.uri("corpus/refused/a.jsonl"), server.uri("corpus/refused")
+    remote, deeper = server.uri("corpus/refused/a.jsonl"), server.uri("corpus/refused")
     cases: list[tuple[list[str], str]] = [
         (
             [server.uri("corpus/missing.jsonl")],
@@ -158,21 +158,21 @@ def test_what_is_refused_before_any_work(auditor: Auditor, tmp_path: pathlib.Pat
         ),
         ([server.uri("nobody/a.jsonl")], "s3://nobody: got no such bucket"),
         (
-            [there + "&access=" + PASSWORD],
+            [remote + "&access=" + PASSWORD],
             "s3://corpus/refused/a.jsonl: cannot be read (Unexpected query parameter",
         ),
         (
             [server.uri("corpus/other/")],
             "s3://corpus/other: got no .parquet, .jsonl, .txt or .md file there (1 file",
         ),
-        ([there, deeper], "s3://corpus/refused/a.jsonl: got it twice"),
+        ([remote, deeper], "s3://corpus/refused/a.jsonl: got it twice"),
         ([server.uri("corpus/broken")], "s3://corpus/broken/a.parquet: got no readable Parquet file"),
     ]
     for inputs, message in cases:
-        with pytest.raises(InputError) as told:
+        with pytest.raises(InputError) as caught:
             audit_files(auditor, inputs, tmp_path / "out")
-        assert message in str(told.value)
-        assert PASSWORD not in str(told.value)
+        assert message in str(caught.value)
+        assert PASSWORD not in str(caught.value)
         assert os.listdir(tmp_path) == []
 
 
@@ -187,11 +187,11 @@ def test_who_may_not_read_is_told_where_credentials_come_from(
         assert main([*command, "-o", str(tmp_path / "out")]) == 3
     finally:
         server.protected("inf")
-    said = capsys.readouterr().err
-    assert "s3://corpus/private/a.jsonl: cannot be read (" in said
-    assert "ACCESS_DENIED" in said
-    assert "credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in said
-    assert not re.search(f"{USER}|{PASSWORD}|{urllib.parse.quote(PASSWORD, safe='')}|{server.port}", said)
+    output = capsys.readouterr().err
+    assert "s3://corpus/private/a.jsonl: cannot be read (" in output
+    assert "ACCESS_DENIED" in output
+    assert "credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in output
+    assert not re.search(f"{USER}|{PASSWORD}|{urllib.parse.quote(PASSWORD, safe='')}|{server.port}", output)
     assert main([*command, "-o", str(tmp_path / "then")]) == 0
     assert not (tmp_path / "out").exists()
 
@@ -199,27 +199,27 @@ def test_who_may_not_read_is_told_where_credentials_come_from(
 def test_a_store_shows_no_secret() -> None:
     store, path = store_of(f"s3://{USER}:very%2Fsecret@bucket/a%20b/?region=here")
     assert path == "s3://bucket/a b"
-    for shown in (repr(store), path, str(store)):
-        assert not re.search(f"{USER}|very|region", shown)
+    for text in (repr(store), path, str(store)):
+        assert not re.search(f"{USER}|very|region", text)
     for error in (f"no user {USER}", "very/secret", f"from {store.uri}"):
-        with pytest.raises(InputError) as told:
+        with pytest.raises(InputError) as caught:
             store.refuse(path, "read", OSError(error))
-        assert "***" in str(told.value)
-        assert not re.search(f"{USER}|very", str(told.value))
+        assert "***" in str(caught.value)
+        assert not re.search(f"{USER}|very", str(caught.value))
     assert store_of("hdfs://user@name:9000/a") == (
         Store("hdfs://name:9000", "hdfs://user@name:9000/"),
         "hdfs://name:9000/a",
     )
     patience = "retry_limit_seconds=60"
-    for given, options in (("", patience), ("?scheme=http", f"scheme=http&{patience}")):
+    for source, options in (("", patience), ("?scheme=http", f"scheme=http&{patience}")):
         expected = Store("gs://", f"gs://anonymous@bucket/?{options}")
-        assert store_of(f"gs://anonymous@bucket{given}") == (expected, "gs://bucket")
+        assert store_of(f"gs://anonymous@bucket{source}") == (expected, "gs://bucket")
     short = "gs://bucket/?retry_limit_seconds=5"
     assert store_of(short)[0] == Store("gs://", short)
 
 
 def test_a_store_that_does_not_answer_is_given_up(auditor: Auditor, tmp_path: pathlib.Path) -> None:
-    """Of Google's library: nobody listens at port 1."""
+    """Of Google's library: no server listens at port 1."""
     uri = "gs://anonymous@bucket/a.jsonl?endpoint_override=127.0.0.1:1&scheme=http&retry_limit_seconds=1"
     with pytest.raises(InputError, match=r"^gs://bucket/a.jsonl: cannot be read \(.*Could not connect"):
         audit_files(auditor, [uri], tmp_path / "out")
@@ -252,12 +252,12 @@ def test_googles_store(registry: Registry, auditor: Auditor, tmp_path: pathlib.P
             store_of(uri(path))[0].write(f"gs://{path}", content)
 
         corpus(registry, tmp_path / "in", put, "same")
-        given = [uri("corpus/same/")]
+        source = [uri("corpus/same/")]
         results = [
             audit_files(auditor, [tmp_path / "in"], tmp_path / "whole", chunk_rows=4),
-            audit_files(auditor, given, tmp_path / "here", chunk_rows=4),
-            audit_files(auditor, given, uri("corpus/out"), chunk_rows=4),
-            audit_files(auditor, given, uri("corpus/out"), chunk_rows=4, resume=True),
+            audit_files(auditor, source, tmp_path / "here", chunk_rows=4),
+            audit_files(auditor, source, uri("corpus/out"), chunk_rows=4),
+            audit_files(auditor, source, uri("corpus/out"), chunk_rows=4, resume=True),
         ]
         assert results == results[:1] * 4
         assert rows(tmp_path / "here", "gs://corpus/same/") == rows(tmp_path / "whole", f"{tmp_path}/in/")
@@ -284,8 +284,8 @@ def test_results_are_the_same_bytes_as_in_a_folder_here(
     uri, folder = server.uri(f"corpus/whole{workers}/"), f"corpus/whole{workers}/out"
     options: dict[str, Any] = {"chunk_rows": 4, "workers": workers, "templates": 2, "fdr": 0.1}
     here = audit_files(auditor, [uri], tmp_path / "here", **options)
-    for again in range(2):
-        assert audit_files(auditor, [uri], server.uri(folder + "/"), resume=again > 0, **options) == here
+    for attempt in range(2):
+        assert audit_files(auditor, [uri], server.uri(folder + "/"), resume=attempt > 0, **options) == here
     assert same_bytes(tmp_path / "here", Results(server, folder).down(tmp_path / "there"))
     assert_no_secret(tmp_path / "there")
 
@@ -302,8 +302,8 @@ def test_a_kill_in_the_middle_loses_and_doubles_nothing(
     killed = 0
     for _ in range(3):
         done = len(results.names())
-        with open(tmp_path / "said", "ab") as said:
-            run = subprocess.Popen(command, stdout=said, stderr=said)
+        with open(tmp_path / "said", "ab") as output:
+            run = subprocess.Popen(command, stdout=output, stderr=output)
         while len(results.names()) <= done + 6 and run.poll() is None:
             time.sleep(0.01)
         run.kill()
@@ -313,10 +313,10 @@ def test_a_kill_in_the_middle_loses_and_doubles_nothing(
     assert 0 < len(standing) < len(lines) + 1
     assert not json.loads(results.content("shard-1-of-1.json"))["complete"]
     here = audit_files(auditor, [server.uri("corpus/killed")], tmp_path / "here", chunk_rows=1)
-    again = audit_files(
+    attempt = audit_files(
         auditor, [server.uri("corpus/killed")], server.uri(results.path), chunk_rows=1, resume=True
     )
-    assert again == here
+    assert attempt == here
     assert here.documents == len(lines)
     assert same_bytes(tmp_path / "here", results.down(tmp_path / "there"))
     assert_no_secret(tmp_path)
@@ -333,19 +333,19 @@ def test_changes_of_input_and_results_are_noticed(
     for shard in (1, 2):
         audit_files(auditor, [uri], out, chunk_rows=2, shard=(shard, 2))
     name = "documents-000000-000001.parquet"
-    before = results.content(name)
-    for damaged in (before[:-1] + bytes([before[-1] ^ 1]), before[:100], b""):
+    previous = results.content(name)
+    for damaged in (previous[:-1] + bytes([previous[-1] ^ 1]), previous[:100], b""):
         server.put(f"{results.path}/{name}", damaged)
         for shard in (1, 2):
             audit_files(auditor, [uri], out, chunk_rows=2, shard=(shard, 2), resume=True)
-        assert results.content(name) == before
+        assert results.content(name) == previous
     with pytest.raises(InputError, match="turned-out: got results there, expected an empty folder"):
         audit_files(auditor, [uri], out, chunk_rows=2, shard=(1, 2))
     with pytest.raises(InputError, match=r"turned-out: was begun in another way; shards: was 2, is 1"):
         audit_files(auditor, [uri], out, chunk_rows=2, resume=True)
     with pytest.raises(InputError, match=r"s3://corpus/turned: got a folder with \['a.jsonl'\]"):
         audit_files(auditor, [server.uri("corpus/turned/a.jsonl")], uri)
-    time.sleep(1.1)  # in a second of its own, which is how a store tells times
+    time.sleep(1.1)  # in a later second, the resolution of a store's times
     server.put("corpus/turned/a.jsonl", b"".join(lines[:3]))
     with pytest.raises(InputError, match=r"inputs\[0\].*audited anew with --reread"):
         audit_files(auditor, [uri], out, chunk_rows=2, shard=(1, 2), resume=True)
@@ -380,9 +380,9 @@ def test_results_that_are_refused(
         ("ftp://corpus/out", {}, "ftp://: got an unknown scheme"),
     ]
     for out, options, message in cases:
-        with pytest.raises(InputError) as told:
+        with pytest.raises(InputError) as caught:
             audit_files(auditor, [tmp_path / "a.jsonl"], out, **options)
-        assert str(told.value).startswith(message)
+        assert str(caught.value).startswith(message)
         assert os.listdir(tmp_path) == ["a.jsonl"]
     assert main([*command, "-o", uri("corpus/written")]) == 0
     written = Results(server, "corpus/written")

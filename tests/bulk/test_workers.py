@@ -1,4 +1,4 @@
-"""A record at which a worker dies, or for which there is no memory, costs itself and nothing else."""
+"""If a worker dies at a record, or memory is short for it, only that record is lost."""
 
 from __future__ import annotations
 
@@ -87,23 +87,23 @@ def test_a_deadly_record_costs_itself_alone(
 ) -> None:
     deadly = {7}
     path = corpus(tmp_path / "a.jsonl", deadly, 20)
-    whole = audit_files(auditor, [path], tmp_path / "whole", chunk_rows=10)
+    complete = audit_files(auditor, [path], tmp_path / "whole", chunk_rows=10)
     monkeypatch.setattr(files, "_Job", KillsItself)
     seen = list[Any]()
     options: dict[str, Any] = {"chunk_rows": 10, "workers": 2, "templates": None}
     summary = audit_files(auditor, [path], tmp_path / "out", progress=seen.append, **options)
-    assert (whole.documents, summary.documents, summary.quarantined) == (20, 19, 1)
+    assert (complete.documents, summary.documents, summary.quarantined) == (20, 19, 1)
     assert [row for row in rows(tmp_path / "whole") if row["row"] not in deadly] == rows(tmp_path / "out")
     lines = [line for path in (tmp_path / "out").glob("quarantine-*") for line in path.open()]
-    found = [json.loads(line) for line in lines]
-    assert [record["row"] for record in found] == sorted(deadly)
-    assert {record["reason"] for record in found} == {
+    records = [json.loads(line) for line in lines]
+    assert [record["row"] for record in records] == sorted(deadly)
+    assert {record["reason"] for record in records} == {
         "the worker died (exit code -9) at this record, twice; perhaps memory is short"
     }
     assert (seen[-1].documents, seen[-1].share) == (20, 1.0)
-    monkeypatch.undo()  # what was refused is known again by its content: nothing is done anew
-    again = audit_files(auditor, [path], tmp_path / "out", resume=True, progress=seen.append, chunk_rows=10)
-    assert (again.documents, again.quarantined, seen[-1].documents) == (19, 1, 20)
+    monkeypatch.undo()  # the refused record is recognised by its content, so nothing is repeated
+    rerun = audit_files(auditor, [path], tmp_path / "out", resume=True, progress=seen.append, chunk_rows=10)
+    assert (rerun.documents, rerun.quarantined, seen[-1].documents) == (19, 1, 20)
 
 
 def test_no_more_workers_are_started_than_there_are_chunks(
@@ -165,12 +165,12 @@ def test_no_record_is_to_blame_where_a_worker_dies_before_it_has_one(
 
 def test_records_for_which_there_is_no_memory(auditor: Auditor) -> None:
     """One that cannot be looked at, and, in a process that gets little, one that cannot be audited."""
-    some = np.arange(100)
+    few_ids = np.arange(100)
     endless = np.broadcast_to(np.int64(7), 1 << 50)
-    batches = list(audit_records(auditor, [some, endless, some], ids=True))
-    reasons = [reason for some, _ in batches for reason in some]
+    batches = list(audit_records(auditor, [few_ids, endless, few_ids], ids=True))
+    reasons = [reason for few_ids, _ in batches for reason in few_ids]
     assert reasons == [None, "out of memory with 1,125,899,906,842,624 ids", None]
-    assert [len(found.segment_counts) for _, found in batches] == [1, 1]
+    assert [len(records.segment_counts) for _, records in batches] == [1, 1]
     program = """
         import resource, iet, numpy as np
         from iet.audit.records import audit_records
@@ -195,10 +195,10 @@ def test_a_worker_says_that_texts_were_published_meanwhile(
 ) -> None:
     index = PublishedIndex(tmp_path / "out.idx", registry, create=True)
     auditor = Auditor(registry, "cusum", published=index)
-    begun = auditor.configuration
+    configuration = auditor.configuration
     index.add(next(iter(registry)), ["some words that were published while the run was under way"])
     with pytest.raises(IetError, match=r"texts were added to the index .* audit with a copy of the index"):
-        workers._loaded(pickle.dumps(auditor), begun)
+        workers._loaded(pickle.dumps(auditor), configuration)
 
 
 def test_pandas_is_not_imported_for_arrow_unless_somebody_asks_for_it() -> None:
