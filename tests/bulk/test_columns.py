@@ -24,7 +24,7 @@ def shown_ids(auditor: Auditor, folder: pathlib.Path, ids: pa.Array) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("ids", "shown"),
+    ("ids", "expected_ids"),
     [
         (pa.array([1, 1000], pa.timestamp("ns")), ["1970-01-01 00:00:00.000000001", "1970-01-01 00:00:00"]),
         (pa.array([3_000_000, 0], pa.date32()), ["10183-09-21", "1970-01-01"]),
