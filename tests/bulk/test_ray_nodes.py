@@ -56,7 +56,7 @@ def test_a_node_that_is_killed_loses_and_doubles_nothing(
             return len(list(noted.glob(f"{doomed_id}-*")))
 
         class Noted(IETAudit):
-            """Notes each batch. The doomed node never ends its second one, and the other node waits for it."""
+            """Notes each batch. The doomed node never ends its second one; the other node waits for it."""
 
             def __call__(self, table: pa.Table) -> pa.Table:
                 here = ray.get_runtime_context().get_node_id()
