@@ -1,25 +1,32 @@
-"""Count what the house is made of: files and lines per folder, the largest files, imports and circles.
+"""Count the source: files, lines and words per folder, the largest files, imports, names, options and flows.
 
-    python -m benchmarks.house [--before PATH] [--output benchmarks/results/house.md]
+    python -m benchmarks.house                 writes benchmarks/results/house.md
+    python -m benchmarks.house --before REV    compares with another commit (default: 00bbba86)
 
-`--before` is a checkout of another state, to stand beside this one. A file that is there keeps what stands
-around the markers of its tables. `tests/test_architecture.py` holds the imports against the rules.
+Text around the markers of the tables stays. `tests/test_architecture.py` checks the imports.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import pathlib
+import subprocess
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from benchmarks import style, surface
 from benchmarks.recording import table
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGES = ("iet", "benchmarks", "tests")
 COUNTED = ("iet", "csrc", "tests", "benchmarks")
 SUFFIXES = {".py", ".h", ".cpp", ".cu", ".cuh", ".js", ".html"}
+BEFORE = "00bbba86"
+"""The commit to compare with."""
+
 START, END = "<!-- house table -->", "<!-- /house table -->"
 NO_ROOM = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
 
@@ -114,22 +121,36 @@ def _reached(start: str, after: Mapping[str, set[str]]) -> set[str]:
     return reachable
 
 
-def report(before: pathlib.Path | None, now: pathlib.Path = ROOT) -> str:
-    """Return the tables in Markdown: of one state, or of two beside each other."""
-    states = {"before": before, "now": now} if before else {"now": now}
-    roots = [root for root in states.values() if root is not None]
+def report(states: Mapping[str, pathlib.Path]) -> str:
+    """Return the tables in Markdown, for checkouts by the name of their state."""
+    roots = list(states.values())
     parts = [
-        "`python -m benchmarks.house` counts the source files of the working tree (Python, C++, CUDA, page).",
+        "`python -m benchmarks.house` counts the source files of the working tree (Python, C++, CUDA,"
+        " JavaScript, HTML); idioms per 1,000 words of prose and vague names are those of"
+        " `python -m benchmarks.style`.",
         "## Files and lines",
         _folders(list(states), roots, COUNTED),
-        "## Folders of `iet`, `tests` and `benchmarks`",
-        _folders(["now"], [now], _inner(now)),
+        "## Folders",
+        _prose(list(states), roots),
         "## The ten largest files",
         table(["", *states], _largest(roots)),
         "## Imports",
         _imports(list(states), roots),
+        "## Names, options and flows",
+        _surface(list(states), roots),
     ]
     return "\n\n".join(parts)
+
+
+@contextlib.contextmanager
+def checkout(revision: str) -> Iterator[pathlib.Path]:
+    """Yield a temporary folder with the files of a commit."""
+    with tempfile.TemporaryDirectory() as name:
+        archive = subprocess.run(
+            ["git", "archive", revision], cwd=ROOT, check=True, capture_output=True
+        ).stdout
+        subprocess.run(["tar", "-x", "-C", name], input=archive, check=True)
+        yield pathlib.Path(name)
 
 
 def _folders(states: Sequence[str], roots: Sequence[pathlib.Path], folders: Iterable[str]) -> str:
@@ -140,14 +161,44 @@ def _folders(states: Sequence[str], roots: Sequence[pathlib.Path], folders: Iter
             files = sources(root, folder)
             row += [len(files), f"{sum(map(lines, files)):,}"]
         rows.append(row)
-    header = [f"{word}, {state}" for state in states for word in ("files", "lines")]
-    return table(["folder", *(header if len(states) > 1 else ("files", "lines"))], rows)
+    return table(["folder", *(f"{word}, {state}" for state in states for word in ("files", "lines"))], rows)
 
 
-def _inner(root: pathlib.Path) -> list[str]:
-    folders = (path for name in PACKAGES for path in sorted((root / name).iterdir()) if path.is_dir())
-    named = (path.relative_to(root).as_posix() for path in folders)
-    return [name for name in named if sources(root, name)]
+def _prose(states: Sequence[str], roots: Sequence[pathlib.Path]) -> str:
+    """Return files, lines, idioms and vague names of every folder that `tests/test_style.py` checks."""
+    groups = [style.folders(root) for root in roots]
+    names = list(dict.fromkeys(name for group in reversed(groups) for name in group))
+    rows: list[list[object]] = []
+    for name in names:
+        row: list[object] = [f"`{name}`"]
+        for group in groups:
+            files = group.get(name, [])
+            count = style.count(files)
+            figures = [len(files), f"{sum(map(lines, files)):,}", f"{count.rate:.1f}"]
+            row += [*figures, f"{count.vague_share:.1%}"] if files else [None] * 4
+        rows.append(row)
+    words = ("files", "lines", "idioms", "vague names")
+    return table(["folder", *(f"{word}, {state}" for state in states for word in words)], rows)
+
+
+def _surface(states: Sequence[str], roots: Sequence[pathlib.Path]) -> str:
+    rows: list[list[object]] = [
+        ["public names (`iet.__all__`)", *map(surface.public_names, roots)],
+        ["options of the command line", *map(surface.options, roots)],
+        ["extras", *(len(surface.project(root)["optional-dependencies"]) for root in roots)],
+        [
+            "install size of the core with its requirements, MB",
+            *(f"{surface.install_bytes(root) / 1e6:.0f}" for root in roots),
+        ],
+    ]
+    flows = [surface.flows(root) for root in roots]
+    for name, label in (("audit", "`Auditor.audit` to the HTML page"), ("bulk", "a bulk run")):
+        of_flow = [flow and flow[name] for flow in flows]
+        rows.append([f"data classes, {label}", *(pair and len(pair[0]) for pair in of_flow)])
+        per_text = surface.DOCUMENTS if name == "bulk" else 1
+        entries = (pair and f"{pair[1] / per_text:.1f}" for pair in of_flow)
+        rows.append([f"calls into another package of `iet` per document, {label}", *entries])
+    return table(["", *states], rows)
 
 
 def _largest(roots: Sequence[pathlib.Path]) -> list[list[object]]:
@@ -173,18 +224,19 @@ def _imports(states: Sequence[str], roots: Sequence[pathlib.Path]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.house", description=__doc__)
-    parser.add_argument("--before", type=pathlib.Path, metavar="PATH", help="a checkout to compare with")
-    parser.add_argument("--output", type=pathlib.Path, metavar="FILE", help="default: standard output")
-    chosen = parser.parse_args(arguments)
-    text = report(chosen.before)
-    if chosen.output is None:
-        print(text)
-        return 0
-    old = chosen.output.read_text(encoding="utf-8") if chosen.output.exists() else "# The house\n\n"
+    """Write the tables between their markers."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.house", description=__doc__.split("\n")[0])
+    parser.add_argument("--before", default=BEFORE, metavar="REV", help=f"commit (default: {BEFORE})")
+    parser.add_argument(
+        "--output", type=pathlib.Path, default=ROOT / "benchmarks" / "results" / "house.md", metavar="FILE"
+    )
+    options = parser.parse_args(arguments)
+    with checkout(options.before) as earlier:
+        text = report({"before": earlier, "now": ROOT})
+    old = options.output.read_text(encoding="utf-8") if options.output.exists() else "# The house\n\n"
     head, _, after_start = old.partition(START)
     tail = after_start.partition(END)[2] or "\n"
-    chosen.output.write_text(f"{head}{START}\n\n{text}\n\n{END}{tail}", encoding="utf-8")
+    options.output.write_text(f"{head}{START}\n\n{text}\n\n{END}{tail}", encoding="utf-8")
     return 0
 
 
