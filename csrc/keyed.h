@@ -174,7 +174,7 @@ IET_HD float magnitude(float x) { return __builtin_fabsf(x); }  // one instructi
 IET_HD float magnitude(float x) { return x < 0 ? -x : x; }
 #endif
 
-// 0.25 - |x| 2^-32. The product is exact, so that where a fused operation is at hand it rounds alike.
+// 0.25 - |x| 2^-32. The product is exact, so a fused operation rounds alike.
 #if defined(__CUDA_ARCH__)
 IET_HD float quarter_less(float x) { return __fmaf_rn(magnitude(x), -0x1p-32f, 0.25f); }
 #else
@@ -294,7 +294,7 @@ IET_HD bool is_marked_id(int64_t id, uint32_t vocab, const int32_t* unmarked, in
   return low == n_unmarked || unmarked[low] != id;
 }
 
-// The same from one bit an id that is set where it is unmarked (null: none is): what kernels read, for
+// The same from one bit an id, set for unmarked ids (null: all are marked): what kernels read, for
 // whom a search costs more than the hash.
 IET_HD bool is_marked_id(int64_t id, uint32_t vocab, const uint32_t* unmarked_bits) {
   if (id < 0 || id >= static_cast<int64_t>(vocab)) return false;

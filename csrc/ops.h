@@ -28,7 +28,7 @@ struct EmbedArgs {
   const int64_t* contexts;  // [rows, n-1] packed, oldest first
   const int32_t* slots;     // [rows], row -> key, -1: unmarked
   const float* kappas;      // [rows]
-  // [rows], how often the context stood before in its sequence, where seeds hold that; null: 0 everywhere
+  // [rows], earlier occurrences of the context in its sequence, if seeds contain them; null: 0
   const int32_t* counts = nullptr;
 };
 
@@ -73,7 +73,7 @@ void permute_cpu(uint32_t vocab, const PermuteArgs&);
 //
 // Every pointer is one of the current device. An op is queued on a stream (a cudaStream_t), allocates nothing
 // and waits for nothing; it returns null, or what the CUDA runtime says is wrong. Nothing changes which device
-// is the current one: to set it back would make a context on a device that nobody uses.
+// is the current one: setting it back would create a context on an unused device.
 
 constexpr uint32_t kChunk = 4096;  // ids
 
@@ -107,9 +107,9 @@ struct alignas(16) RowRecord {
 constexpr uint32_t kLeftAlone = 0xFFFFFFFFu;  // no step, which is at most half a turn
 
 // Rows of a step, each with a place in a sequence of tokens. A row's context is the n-1 ids before it: of the
-// tokens that are committed, then of the drafts that stand before the row.
+// tokens that are committed, then of the drafts before the row.
 //
-// Where no sequences are given, row i is the end of sequence i.
+// Without sequences row i is the end of sequence i.
 struct CudaRowsArgs {
   int64_t rows;
   Integers sequences;  // row -> sequence, below 0: padding; null: row i is of sequence i
@@ -118,7 +118,7 @@ struct CudaRowsArgs {
   int64_t token_stride;  // of an element
   int64_t columns;
   Integers lengths;  // [n_sequences], committed tokens; null: all columns are
-  Integers places;   // row -> how many drafts stand before it; null: none
+  Integers places;   // row -> number of drafts before it; null: 0
   Integers drafts;   // [rows], the inputs of rows: the drafts before row i are those of rows i-place+1 to i
   Integers slots;    // [n_sequences] -> key, -1: unmarked
   const float* temperatures;  // [n_sequences]; null: 1
@@ -128,9 +128,9 @@ struct CudaRowsArgs {
   int64_t logits_rows;
   int32_t* refused;    // [kRefusals]
   RowRecord* records;  // [rows]
-  // [rows], how often the context stood before in its sequence, counted here for the seed. Null: not counted
+  // [rows], earlier occurrences of the context in its sequence, counted here. Null: not counted
   int32_t* counts;
-  // How often it did, where the caller knows, [rows]; null: 0 everywhere, or what is counted here.
+  // The same, counted by the caller, [rows]; null: 0, or as counted here.
   Integers given_counts = {};
 };
 
@@ -172,7 +172,7 @@ const char* load_embed_cuda();
 const char* load_score_cuda();
 // Ranks and phi of (seed, id) pairs in host memory.
 const char* permute_cuda(uint32_t vocab, uint32_t k_p, const PermuteArgs& args, float* phis);
-// Devices that the driver shows; 0 where there is none, and why. Initialises CUDA: a process that forks
+// Number of devices that the driver shows, and the reason if it is 0. Initialises CUDA: a process that forks
 // afterwards has children without it.
 int device_count();
 const char* device_error();

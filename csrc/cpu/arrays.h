@@ -8,7 +8,7 @@
 
 namespace iet {
 
-// T[size]; const where it is read alone.
+// T[size]; const if it is only read.
 template <class T>
 struct Row {
   T* data = nullptr;
@@ -26,7 +26,7 @@ struct Matrix {
   Row<T> operator[](int64_t i) const { return {data + i * row_stride, stride, columns}; }
 };
 
-// Packed, of so many dimensions.
+// Packed, with `Dimensions` dimensions.
 template <class T, int Dimensions>
 struct Packed {
   T* data = nullptr;

@@ -65,7 +65,7 @@ double advance_at(const Chain& chain, int64_t t, int64_t first, double pace) {
   return high < chain.highest ? high : chain.highest;
 }
 
-// Chances of a stage to end, of each state; nobody's is the last of them.
+// Probability that a stage ends, for each state; the null state is the last.
 struct Chances {
   double agents, nobodys;
   int64_t nobody;

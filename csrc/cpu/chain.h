@@ -11,12 +11,12 @@ constexpr int64_t kChainLanes =
 
 inline int64_t chain_width(int64_t states) { return (states + kChainLanes - 1) / kChainLanes * kChainLanes; }
 
-// A chain over agents and, last, nobody, at tokens of a text.
+// A chain over agents and, last, the null state, at tokens of a text.
 struct Chain {
   const float* ratios;  // [T, states]
   int64_t tokens, states, stages;
   const double *prior, *leave,
-      *again;  // [width], 0 behind the states; again: alternates for nobody, 1 for agents
+      *again;  // [width], 0 past the states; again: alternates for the null state, 1 for agents
   double rate, lowest, highest, pace;
 };
 

@@ -216,7 +216,7 @@ void embed_row(const Marking& marking, const Grid& grid, const RoundKeys& keys, 
   for (int64_t i = 0; i < marking.n_unmarked; ++i) logits[marking.unmarked[i] * stride] = saved[next++];
 }
 
-// The seed of a row; false where the row stays as it is.
+// The seed of a row; false if the row is not marked.
 bool row_seed(const Marking& marking, const EmbedArgs& args, int64_t row, uint64_t& seed) {
   const int64_t slot = args.slots[row], words = marking.n_gram - 1;
   if (slot < 0) return false;
@@ -267,7 +267,7 @@ void embed_phi_rows(const Marking& marking, const EmbedArgs& args, int64_t begin
     if (!row_seed(marking, args, row, seed)) continue;
     if (!prepared) {
       for (int i = 0; i < 2 * grid.b + kPad; ++i) tables.index[i] = static_cast<uint16_t>(i % grid.b);
-      for (int i = 0; i < kPad; ++i) tables.round2[2 * grid.b + i] = 0;  // read by lanes that nobody uses
+      for (int i = 0; i < kPad; ++i) tables.round2[2 * grid.b + i] = 0;  // read by unused lanes
       prepared = true;
     }
     const uint32_t step = phase_step(marking.k_p[args.slots[row]], grid.vocab);

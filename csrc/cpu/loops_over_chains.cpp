@@ -1,5 +1,5 @@
-// Hidden Markov chains over texts, as the Python functions beside which `@loop` stands say them, to the bit;
-// the arithmetic is in chain.cpp, compiled for each instruction set.
+// Hidden Markov chains over texts, each with a twin in tests/oracle that gives the same bits. The arithmetic
+// is in chain.cpp, compiled for each instruction set.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -32,7 +32,7 @@ class Room {
     size_t space = size_ * sizeof(double);
     next_ = static_cast<double*>(std::align(kChainLanes * sizeof(double), size * sizeof(double), start, space));
   }
-  // The next so many of them, each of this value.
+  // The next `count` of them, each of this value.
   double* take(int64_t count, double value = 0) {
     double* taken = next_;
     std::fill(taken, taken + count, value);

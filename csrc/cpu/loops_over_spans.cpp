@@ -1,5 +1,5 @@
-// Loops over what is reported of a text: where its tokens stand, and what its spans hold. Like those of
-// loops_over_texts.cpp they do what the Python functions beside which `@loop` stands say, to the bit.
+// Loops for reports: offsets of tokens, and sums over spans. Each has a twin in tests/oracle that gives the
+// same bits.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -1,6 +1,5 @@
-// Loops over whole texts, as the Python functions beside which `@loop` stands say them: the same steps in the
-// same order, so that results agree to the bit. What an audit runs is here because Numba takes 0.1 s and more
-// to compile each, for which the first audit on a machine would wait.
+// Loops over whole texts. Each has a twin in tests/oracle with the same steps in the same order, so that
+// results agree to the bit.
 //
 // Compiled once, for every processor: they wait for memory and branches, not for arithmetic.
 #include <algorithm>
@@ -133,7 +132,7 @@ void fresh_weights(Integers pairs, int64_t window, Row<int64_t> last, Row<float>
 void shared_weights(Integers pairs, int64_t window, Row<const float> shares, Row<int32_t> counts,
                     Row<float> weights) {
   const int64_t tokens = pairs.size;
-  const auto count_of = [&](int64_t t) -> int32_t& {  // the last one is that of -1
+  const auto count_of = [&](int64_t t) -> int32_t& {  // the last one counts -1
     return counts[pairs[t] < 0 ? counts.size - 1 : pairs[t]];
   };
   for (int64_t t = 0; t < std::min(window, tokens); ++t) ++count_of(t);
@@ -389,7 +388,7 @@ void gamma(Row<const double> totals, Integers counts, Row<double> log_p) {
 // ---------------------------------------------------------------- iet/bulk/templates.py
 
 // Ends and hashes of the fragments of a document; returns their number. A fragment ends after `shortest`
-// symbols or more where the bits `mask` of a hash of the last nine symbols are 0.
+// symbols or more if the bits `mask` of a hash of the last nine symbols are 0.
 int64_t fragments(Row<const uint64_t> symbols, int64_t shortest, uint64_t mask, Row<int64_t> ends,
                   Row<uint64_t> hashes) {
   constexpr uint64_t kFactor = 0x9E3779B97F4A7C15, kOther = 0xD6E8FEB86659FD93;

@@ -177,7 +177,7 @@ void score_tile(const Marking& marking, const ScoreArgs& args, const Tile& tile)
 void score_spans_tile(const Marking& marking, const SpansArgs& args, const Tile& tile) {
   const Grid& grid = marking.grid;
   Block block;
-  int64_t span = 0;  // the first one that ends behind the block's first token, or args.spans
+  int64_t span = 0;  // the first one that ends after the block's first token, or args.spans
   for (int64_t low = 0, high = args.spans; low < high;) {
     const int64_t middle = (low + high) / 2;
     if (args.boundaries[middle + 1] > tile.token_begin) high = middle;

@@ -66,7 +66,7 @@ Pool& pool() {
   if (current != nullptr) return *current;
 #if !defined(_WIN32)
   // A forked child has the memory of the pool, but none of its threads, and perhaps a locked mutex: it starts
-  // anew. Registered before there is a pool that a fork could copy.
+  // again. Registered before there is a pool that a fork could copy.
   static std::once_flag once;
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { the_pool.store(nullptr); }); });
 #endif

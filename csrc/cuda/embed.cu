@@ -28,7 +28,7 @@ constexpr int kMaxChunks = 8;  // of a block: a power of two, so that their flag
 constexpr int kMaxGridRows = 256;
 constexpr int kMaxTable = 640;  // columns of the grid; with more of them, rounds 1 and 2 are computed
 constexpr uint32_t kCopies = 4, kCopySize = 2 * kMaxTable * sizeof(uint32_t);  // in bytes
-// Blocks with which a device is busy; beyond them, a block takes several chunks.
+// Number of blocks that fill a device; beyond it a block takes several chunks.
 constexpr int64_t kManyBlocks = 1024;
 
 struct EmbedLaunch {
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   const uint32_t vocab = marking.vocab, thread = threadIdx.x;
   const uint32_t begin = blockIdx.x * launch.chunks * kChunk, ids = launch.chunks * kChunk;
 
-  // The row: the same for all threads of the block, which leave together where there is nothing to do.
+  // The row: the same for all threads of the block, which return together if there is no work.
   const int64_t i = launch.first_row + blockIdx.y;
   const RowRecord record = args.records[i];
   const int64_t target = args.row_index.data == nullptr

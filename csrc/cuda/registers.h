@@ -72,7 +72,7 @@ IET_HD uint32_t last_rounds(uint32_t left, uint32_t right, const LaneGrid& grid,
   return add_amix(left, right3, keys.k4, grid.a) * grid.b + right3;
 }
 
-// Walk the ranks on that lie outside [0, V): rare. Ranks of a row differ, so that a rank tells whose it is.
+// Walk the ranks on that lie outside [0, V): rare. Ranks of a row differ, so a rank identifies its id.
 template <int kWidth>
 IET_HD void walk_lanes(const LaneGrid& grid, const LaneKeys& keys, uint32_t (&ranks)[kWidth]) {
   const auto largest = [&] {

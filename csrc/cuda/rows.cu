@@ -23,12 +23,12 @@ IET_HD int64_t element(const Integers& integers, int64_t i) {
   return element(integers.data, integers.wide, i * integers.stride);
 }
 
-// Where a row stands in its sequence.
+// The position of a row in its sequence.
 struct Place {
   int64_t row, sequence, committed, drafts;
 };
 
-// The id at a position of the row's sequence: committed, or a draft that stands before the row.
+// The id at a position of the row's sequence: committed, or a draft before the row.
 IET_HD int64_t id_at(const CudaRowsArgs& args, const Place& place, int64_t position) {
   if (position < place.committed)
     return element(args.tokens.data, args.tokens.wide,
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const RowsLaunch launch)
   bool unmarked = false;
   if (thread < words) {
     const int64_t id = id_at(args, place, begin + thread);
-    // A draft below 0 is none, and what stands after it is thrown away.
+    // A draft below 0 is no draft, and everything after it is discarded.
     if (id < 0 && begin + thread < place.committed) refuse(kRefusedContext);
     unmarked = !is_marked_id(id, marking.vocab, marking.unmarked_bits);
     context[thread] = static_cast<uint32_t>(id);

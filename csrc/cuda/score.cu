@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 6) score_kernel(const ScoreLaunch la
   if (key >= marking.n_keys) return;
   const uint64_t subkey[2] = {marking.subkeys[2 * key], marking.subkeys[2 * key + 1]};
   const uint32_t step = marking.steps[key];
-  // Neighbouring threads write neighbouring scores, also where there are few keys.
+  // Neighbouring threads write neighbouring scores, even with few keys.
   for (int i = threadIdx.x >> launch.columns_log2; i < kTile; i += kThreads >> launch.columns_log2) {
     if (first + i >= launch.tokens) break;
     launch.scores[(first + i) * marking.n_keys + key] =

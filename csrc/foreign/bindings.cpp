@@ -1,4 +1,4 @@
-// Marks of others in iet.native._cpu: convert, check, release the GIL, call. No arithmetic.
+// Foreign marks in iet.native._cpu: convert, check, release the GIL, call. No arithmetic.
 #include "../bindings.h"
 
 #include "schemes.h"

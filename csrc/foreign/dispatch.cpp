@@ -1,4 +1,4 @@
-// How the work on marks of others is cut for threads.
+// Partition of the work on foreign marks for threads.
 #include <memory>
 
 #include "schemes.h"

@@ -85,7 +85,7 @@ struct PhiloxKeys {  // of one half of a key
   }
 };
 
-// So many vectors at once: a round waits for the one before it, and there is room for others meanwhile.
+// So many vectors at once: a round waits for the one before it, and other vectors fill the time.
 constexpr int kAtOnce = sizeof(Wide) == 64 ? 4 : 2;
 static_assert(kColumnTokens % (kAtOnce * kWide) == 0, "whole vectors");
 
@@ -96,7 +96,7 @@ inline void philox_round(Wide& c0, Wide& c1, Wide& c2, Wide& c3, Wide key0, Wide
   c1 = product1, c3 = product0;
 }
 
-// Philox4x32-10 takes two multiplications a round, and the key enters behind them. So those of the context's
+// Philox4x32-10 takes two multiplications a round, and the key enters after them. So those of the context's
 // first round and one of the token's first are the same for every key, and done here; in the token's last round
 // only the product is made that its word comes from.
 void prepare_philox(uint32_t width, Texts& block) {

@@ -90,7 +90,7 @@ bool meet(uint32_t first, int count, const Lists& lists, const uint32_t* places,
   return any != 0;
 }
 
-// Do the steps for one token, and tell whether it is final.
+// Do the steps for one token, and return whether it is final.
 bool follow(uint32_t first, int count, const uint32_t* targets, uint32_t& place) {
   for (int k = 0; k < count; ++k, targets += kLists) {
     if (*targets == place) return true;

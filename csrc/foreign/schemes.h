@@ -1,4 +1,4 @@
-// The marks of others that are read here: what each takes. Loops and threads as for our own ops.
+// The foreign marks that are read, and the arguments of each. Loops and threads as for our own ops.
 #pragma once
 
 #include "../cpu/loops.h"

@@ -9,7 +9,7 @@
 // So the draws of the steps V-1 .. v are kept, and each token is followed through them backwards.
 // Where many tokens share a context, one whole shuffle is cheaper.
 //
-// Draws are made in blocks without a branch: nearly always all lanes of a block are told apart by bounds that
+// Draws are made in blocks without a branch: nearly always bounds decide all lanes of a block, which
 // hold for every lane (at most i - k is accepted at lane k, above i is not). Only where a draw lies between the
 // two are they counted one by one. No standard library here, as in embed.cpp.
 #include "schemes.h"

@@ -14,7 +14,7 @@ PASSAGE = 300
 
 
 def said(seed: int, strength: float = 0.8, agents: int = 4):
-    """Scores and truth of turns, and the scores of a passage that nobody marked."""
+    """Scores and truth of turns, and the scores of an unmarked passage."""
     rng = np.random.default_rng(seed)
     scores, truth = synthetic(rng, 6, agents, strength, length=(150, 200))
     return scores, truth, np.cos(2 * np.pi * rng.random((PASSAGE, agents))).astype(np.float32)
@@ -112,7 +112,7 @@ def test_texts_without_copies_are_read_as_with_every_pair_apart():
 
 
 def test_what_chance_did_to_a_passage_is_not_multiplied():
-    # Of 30 passages the one that an agent's key favours most, ten times behind what the agents wrote.
+    # Of 30 passages the one that an agent's key favours most, ten times after the agents' text.
     named = {"share": 0, "count": 0}
     for seed in range(12):
         rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""The posterior: what it fits, how it weighs repeats, where it puts boundaries, whom it leaves out."""
+"""The decoder "posterior": its fit, weights of repeats, boundaries, and the choice of agents."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_in_forced_choice_segments_may_be_a_quarter_of_the_guess():
         for more in ({"iterations": 0}, {}, {"null_prior": 0.5})
     )
     assert 0.25 * guess <= short < 0.5 * guess
-    assert free >= 0.499 * guess  # there nobody would have what shorter ones leave
+    assert free >= 0.499 * guess  # a null state would take the rest of shorter ones
 
 
 def alternating(rng, agents, turns, length, gap, strength):
@@ -102,7 +102,7 @@ def alternating(rng, agents, turns, length, gap, strength):
 @pytest.mark.parametrize(("length", "gap", "strength"), [(200, 60, 0.8), (120, 30, 0.9)])
 def test_posteriors_are_right_where_gaps_alternate_with_turns(length, gap, strength):
     # What is stated of named tokens less what is right: 0.002, with a standard error of 0.003 over 16 texts.
-    # In a chain that gives nobody's segments the agents' length it was 0.134, with one of 0.011: the limit is
+    # In a chain that gives null segments the agents' length it was 0.134, with one of 0.011: the limit is
     # five errors from the one and ten from the other. For gaps of 30 it is -0.006 with an error of 0.005, and
     # where they are looked for in blocks of 16 tokens alone, 0.061 with one of 0.021.
     differences = []
@@ -116,7 +116,7 @@ def test_posteriors_are_right_where_gaps_alternate_with_turns(length, gap, stren
     assert abs(np.mean(differences)) < 0.02
 
 
-def test_a_length_of_nobodys_own_is_fitted_only_where_gaps_alternate():
+def test_a_null_length_is_fitted_only_if_gaps_alternate():
     rng = np.random.default_rng(7)
     scores, truth = alternating(rng, 4, 12, 200, 60, 1.0)
     ones = np.ones(len(truth), np.float32)
@@ -158,7 +158,7 @@ def test_marks_strong_in_a_short_stretch_or_weak_in_a_long_one(start, end, shift
 
 
 @pytest.mark.parametrize("agents", [1, 6])
-def test_text_without_a_mark_is_nobodys(agents: int) -> None:
+def test_text_without_a_mark_is_unattributed(agents: int) -> None:
     rng = np.random.default_rng(5)
     scores = np.cos(2 * np.pi * rng.random((40, 1000, agents)))
     found = [decode(x, allow_unattributed=True) for x in scores]
@@ -181,7 +181,7 @@ def test_one_turn_in_a_long_unmarked_text_is_found():
 
 
 def test_evidence_is_the_mean_likelihood_ratio_over_unmarked_texts():
-    # E[exp(evidence)] = 1 where the law is known, so a text without a mark seldom has much of it.
+    # E[exp(evidence)] = 1 if the law is known, so a text without a mark seldom has much of it.
     rng = np.random.default_rng(6)
     evidence = []
     for _ in range(400):
@@ -211,7 +211,7 @@ def test_a_weak_stretch_beside_a_strong_one_is_found():
     assert alike == 20
 
 
-def test_whether_nobody_has_a_share_is_told_by_the_text():
+def test_the_null_share_is_fitted_to_the_text():
     rng = np.random.default_rng(8)
     scores, truth = synthetic(rng, 12, 3)
     weight = np.ones(len(scores), np.float32)
@@ -271,7 +271,7 @@ def test_posterior_shares_drops_or_counts_repeats():
     assert counted.token_agents[0] == 0
     unscored = decode(scores, scored=~repeated)
     np.testing.assert_array_equal(unscored.posterior, dropped.posterior)
-    # One pair thirty times: with what it stands is known only by number.
+    # One pair thirty times: only its number identifies it.
     pairs = np.append(np.zeros(30, int), np.arange(1, 31))
     same = decode(scores, pairs=pairs)
     once = decode(scores, pairs=pairs, repeats="drop")
@@ -367,7 +367,7 @@ def test_no_run_is_shorter_than_min_segment(seed: int, min_segment: int) -> None
 
 
 @pytest.mark.parametrize("agents", [1, 3])
-def test_forced_choice_of_a_long_text_that_nobody_marked(agents: int) -> None:
+def test_forced_choice_of_a_long_unmarked_text(agents: int) -> None:
     # Nobody explains such a text better by e^thousands, but is not in the chain.
     scores = np.random.default_rng(3).uniform(-1, 1, (20_000, agents)).astype(np.float32)
     found = decode(scores, strengths=[2.0] * agents)

@@ -28,7 +28,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
 def interpreted(
     request: pytest.FixtureRequest, kernels: Compiled, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Device]:
-    """What runs the PTX of csrc/cuda; at the end it says how much of it ran."""
+    """Run the PTX of csrc/cuda; report at the end how much of it ran."""
     device = Device(build(tmp_path_factory.mktemp("cuda"), kernels))
     yield device
     terminal = request.config.pluginmanager.getplugin("terminalreporter")

@@ -123,7 +123,7 @@ def test_it_runs_on_the_current_stream(device: str) -> None:
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         logits, found = torch.empty(8, 128256, device=device), torch.empty(8, 128256, device=device)
-        torch.cuda._sleep(100_000_000)  # what is queued behind this can only be right in order
+        torch.cuda._sleep(100_000_000)  # work queued after this is only right in order
         logits.zero_()
         iet.embed_(logits, *arguments, keys)
         found.copy_(logits)

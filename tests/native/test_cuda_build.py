@@ -1,4 +1,4 @@
-"""How the CUDA module is built: which nvcc, for which architectures, and what it says about the kernels."""
+"""The build of the CUDA module: nvcc, architectures, and the report about the kernels."""
 
 from __future__ import annotations
 

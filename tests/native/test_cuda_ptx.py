@@ -2,7 +2,7 @@
 
 The host code of csrc/cuda runs as it is, but for the CUDA runtime (tests/support/ptx/runtime.cpp), and the
 PTX that it launches is interpreted. The interpreter raises where a kernel leaves a buffer or its alignment,
-reads what nobody wrote, or lets threads race in shared memory or miss each other at a barrier.
+reads unwritten memory, or lets threads race in shared memory or miss each other at a barrier.
 
 Each case runs in the PTX of sm_80, with IET_PTX=all in that of each target. What ran is counted.
 """

@@ -1,4 +1,4 @@
-"""What is said of CUDA, and that saying it initialises nothing: a process may ask and then fork."""
+"""The status of CUDA; the query initialises nothing, so a process may fork after it."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def _exponentials(draw: Draw, turn: int, texts: int) -> Any:
 
 def _prior(draw: Draw, turn: int, agents: int) -> Any:
     prior = draw.dirichlet(np.ones(agents + 1))
-    if turn % 5 == 4:  # nobody has no part
+    if turn % 5 == 4:  # without a null state
         prior[-1] = 0
     return prior / prior.sum()
 

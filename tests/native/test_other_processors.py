@@ -37,7 +37,7 @@ def words(values: Iterable[Any]) -> str:
 
 
 def requests() -> tuple[str, list[str]]:
-    """What is asked of the program, and the answers of tests/vectors."""
+    """The input of the program, and the answers of tests/vectors."""
     scheme, *gumbel = (vectors(name) for name in ("scheme_v1", "gumbel_v1"))
     asked, expected = [], []
     for entry in scheme["permute"]:

@@ -60,7 +60,7 @@ def test_novelty_weights_look_for_the_longest_n_gram_within_the_window(seed, tok
 
 
 def naive_far_sources(pairs, window, shortest):
-    """Of every run that first stood far before, each token's source: the first time by the first such run."""
+    """Return each token's source: that of the first run that occurred far before."""
     sources, firsts = list(range(len(pairs))), {}
     for t in range(shortest - 1, len(pairs)):
         run = tuple(pairs[t - shortest + 1 : t + 1].tolist())
@@ -94,7 +94,7 @@ def test_far_sources_are_those_of_the_runs_that_stood_before(seed, passages, sho
 
 def test_near_repeats_and_short_runs_are_no_copies():
     loop = np.tile(np.arange(60), 4)
-    assert far_sources(loop) is None  # every run of 64 stood less than 256 tokens before
+    assert far_sources(loop) is None  # every run of 64 occurred less than 256 tokens before
     apart = np.concatenate([np.arange(63), np.arange(63, 400), np.arange(63)])
     assert far_sources(apart) is None
     assert far_sources(np.zeros(0, np.int64)) is None

@@ -24,7 +24,7 @@ V = 300
 
 @pytest.fixture(autouse=True, params=["compiled for the CPU", "interpreted PTX"])
 def launched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
-    """What counts the launches so far."""
+    """Return the counter of launches."""
     kept: tuple[dict[Any, Any], ...] = (cuda._tables, cuda._refused, cuda._records)  # type: ignore[assignment]
     for each in kept:
         each.clear()
@@ -48,7 +48,7 @@ class Table:
     def __init__(self, rng: np.random.Generator, keys: KeyTable, drafts: bool, wide: bool) -> None:
         self.columns, requests = 40, 7
         self.tokens = torch.tensor(rng.integers(2, V, (requests, self.columns)), dtype=torch.int32)
-        self.tokens[:, ::2] = self.tokens[:, 0:1]  # contexts that stand there more than once
+        self.tokens[:, ::2] = self.tokens[:, 0:1]  # contexts that occur more than once
         self.lengths = torch.tensor(rng.integers(0, self.columns + 1, requests), dtype=torch.int32)
         self.slots = torch.tensor(rng.integers(-1, len(keys.marking), requests), dtype=torch.int32)
         self.temperatures = torch.tensor(rng.random(requests) + 0.5, dtype=torch.float32)

@@ -17,16 +17,16 @@ _LOW, _HIGH = 2.0**-20, 2.0**20
 
 
 @twin
-def priors(shares: Float64s, nobodys: Float64s, each: int, priors: Float64s) -> None:
-    """Fill `priors` with `prior_of` shares [A] and each of nobody's, so many times: [N·each, A + 1]."""
+def priors(shares: Float64s, null_rates: Float64s, each: int, priors: Float64s) -> None:
+    """Fill `priors` [N·each, A + 1]: `prior_of` shares [A] and each of the null shares, `each` times."""
     agents, given = len(shares), 0.0
     for i in range(agents):
         given += shares[i]
     for r in range(len(priors)):
-        nobody = nobodys[r // each]
-        total = priors[r, agents] = max(nobody, _LOWEST_SHARE) if nobody > 0 else nobody
+        null = null_rates[r // each]
+        total = priors[r, agents] = max(null, _LOWEST_SHARE) if null > 0 else null
         for i in range(agents):
-            priors[r, i] = max(shares[i] * ((1 - nobody) / given), _LOWEST_SHARE)
+            priors[r, i] = max(shares[i] * ((1 - null) / given), _LOWEST_SHARE)
             total += priors[r, i]
         for i in range(agents + 1):
             priors[r, i] /= total
@@ -40,45 +40,45 @@ def posteriors(
     prior: Float64s,
     stages: int,
     mean_segment: float,
-    nobody_segment: float,
+    null_segment: float,
     posterior: Float32s,
-    left: Float32s,
-    found: Float64s,
+    null_posterior: Float32s,
+    log_ratios: Float64s,
 ) -> None:
-    # Where nobody alternates with agents he has a mean length, else NaN.
+    # If the null state alternates with agents it has a mean length, else NaN.
     states = len(prior)
-    nobody, last = states - 1, stages - 1
-    alternates, pace = 0.0, 1.0  # of nobody's stages, against those of agents
-    if not math.isnan(nobody_segment):
-        alternates, pace = 1.0, max(mean_segment, stages) / max(nobody_segment, stages)
+    null, last = states - 1, stages - 1
+    alternates, null_rate_ratio = 0.0, 1.0  # rate of the null state's stages over that of agents
+    if not math.isnan(null_segment):
+        alternates, null_rate_ratio = 1.0, max(mean_segment, stages) / max(null_segment, stages)
     rate = stages / max(mean_segment, stages)
-    leave, begun = np.empty(states), np.empty(states)  # 1 / (1 - π), and the share of the tokens each holds
-    most = held_by_all = 0.0
+    leave, initial = np.empty(states), np.empty(states)  # 1 / (1 - π), and the share of the tokens each holds
+    most = total_occupancy = 0.0
     for i in range(states):
         others = max(1 - prior[i], 1e-9)
-        leave[i] = 1 / others if i < nobody or alternates > 0 else 1.0
-        begun[i] = prior[i] * others if alternates > 0 else prior[i]
-        if i == nobody:
-            begun[i] /= pace
-        held_by_all += begun[i]
+        leave[i] = 1 / others if i < null or alternates > 0 else 1.0
+        initial[i] = prior[i] * others if alternates > 0 else prior[i]
+        if i == null:
+            initial[i] /= null_rate_ratio
+        total_occupancy += initial[i]
         most = max(most, prior[i])
-    lowest = highest = 0.0  # where there is nobody to hand over to
+    lowest = highest = 0.0  # without a state to hand over to
     if most <= 1 - 1e-9:
         lowest, highest = _LOWEST_CHANCE, 1 - _LOWEST_CHANCE
-    if prior[nobody] == 0:
-        for t in range(len(left)):
-            ratios[t, nobody] = 0.0  # else nobody's β grows on unmarked text, until 0·inf
+    if prior[null] == 0:
+        for t in range(len(null_posterior)):
+            ratios[t, null] = 0.0  # else β of the null state grows on unmarked text, until 0·inf
     longest = 1
     for d in range(len(cuts) - 1):
         longest = max(longest, cuts[d + 1] - cuts[d])
     alpha = np.empty((min(each, longest), stages, states), np.float32)
     kept = np.empty((-(-longest // each), stages, states))
     state, beta = np.empty((stages, states)), np.empty((stages, states))
-    onward, held, weights = np.empty(states), np.empty(states), np.empty(states)
+    onward, occupancy, weights = np.empty(states), np.empty(states), np.empty(states)
     for d in range(len(cuts) - 1):
         for m in range(stages):
             for i in range(states):
-                state[m, i], beta[m, i] = begun[i] / held_by_all / stages, 1.0
+                state[m, i], beta[m, i] = initial[i] / total_occupancy / stages, 1.0
         final = -(-(cuts[d + 1] - cuts[d]) // each) - 1
         # To the last part and back: the α of one of them are kept at a time.
         for step in range(2 * final + 1):
@@ -96,15 +96,15 @@ def posteriors(
             for t in range(begin, end):  # each row of `alpha` becomes α of a token, up to a factor
                 row = t - begin if keep else 0
                 advance = min(max(rate, lowest), highest) if t > cuts[d] else 0.0
-                nobodys = min(max(rate * pace, lowest), highest) if t > cuts[d] else 0.0
+                null_rates = min(max(rate * null_rate_ratio, lowest), highest) if t > cuts[d] else 0.0
                 arriving = 0.0
                 for i in range(states):
-                    onward[i] = state[last, i] * leave[i] * (advance if i < nobody else nobodys)
+                    onward[i] = state[last, i] * leave[i] * (advance if i < null else null_rates)
                     arriving += onward[i]
-                onward[nobody] *= alternates
+                onward[null] *= alternates
                 total = 0.0
                 for i in range(states):
-                    q, ratio = advance if i < nobody else nobodys, ratios[t, i]
+                    q, ratio = advance if i < null else null_rates, ratios[t, i]
                     before = state[0, i]
                     now = ((1 - q) * before + prior[i] * (arriving - onward[i])) * ratio
                     state[0, i] = alpha[row, 0, i] = now
@@ -122,7 +122,7 @@ def posteriors(
                         for i in range(states):
                             state[m, i] /= total
             if p == final or not keep:
-                found[d] += log_ratio
+                log_ratios[d] += log_ratio
             if not keep:
                 continue
             # β_t(m, i) ∝ P(scores after t | i in stage m at t): stay, or the next stage, or from the last one
@@ -130,27 +130,27 @@ def posteriors(
             for t in range(end - 1, begin - 1, -1):
                 total = 0.0
                 for i in range(states):
-                    held[i] = alpha[t - begin, 0, i] * beta[0, i]
+                    occupancy[i] = alpha[t - begin, 0, i] * beta[0, i]
                     for m in range(1, stages):
-                        held[i] += alpha[t - begin, m, i] * beta[m, i]
-                    total += held[i]
+                        occupancy[i] += alpha[t - begin, m, i] * beta[m, i]
+                    total += occupancy[i]
                 scale = 1 / total
-                left[t] = held[nobody] * scale
-                for i in range(nobody):
-                    posterior[t, i] = held[i] * scale
+                null_posterior[t] = occupancy[null] * scale
+                for i in range(null):
+                    posterior[t, i] = occupancy[i] * scale
                 factor, entering = (1.0 if _LOW < total < _HIGH else scale), 0.0
                 for i in range(states):
                     weights[i] = factor * ratios[t, i]
-                    held[i] = prior[i] * beta[0, i] * weights[i]
-                    entering += held[i]
-                held[nobody] *= alternates
+                    occupancy[i] = prior[i] * beta[0, i] * weights[i]
+                    entering += occupancy[i]
+                occupancy[null] *= alternates
                 advance = min(max(rate, lowest), highest) if t > cuts[d] else 0.0
-                nobodys = min(max(rate * pace, lowest), highest) if t > cuts[d] else 0.0
+                null_rates = min(max(rate * null_rate_ratio, lowest), highest) if t > cuts[d] else 0.0
                 for i in range(states):
-                    q = advance if i < nobody else nobodys
+                    q = advance if i < null else null_rates
                     for m in range(last):
                         beta[m, i] = ((1 - q) * beta[m, i] + q * beta[m + 1, i]) * weights[i]
-                    others = entering - held[i]
+                    others = entering - occupancy[i]
                     beta[last, i] = (1 - q) * weights[i] * beta[last, i] + q * leave[i] * others
 
 
@@ -159,44 +159,44 @@ def likelihoods(
     ratios: Float32s,
     tokens: int,
     mean_segments: Float64s,
-    nobody_segments: Float64s,
+    null_segments: Float64s,
     priors: Float64s,
-    found: Float64s,
+    log_ratios: Float64s,
 ) -> None:
-    # What `_posteriors_loop` says of whole texts, for chains of three stages.
-    nobody = priors.shape[1] - 1
-    leave, first = np.empty(nobody + 1), np.empty(nobody + 1)
-    second, third = np.empty(nobody + 1), np.empty(nobody + 1)
+    # As `posteriors`, without posteriors, for chains of three stages.
+    null = priors.shape[1] - 1
+    leave, first = np.empty(null + 1), np.empty(null + 1)
+    second, third = np.empty(null + 1), np.empty(null + 1)
     for s in range(len(ratios)):
         for r in range(len(mean_segments)):
-            mean, alternates, pace = max(mean_segments[r], 3.0), 0.0, 1.0
-            if not math.isnan(nobody_segments[r]):
-                alternates, pace = 1.0, mean / max(nobody_segments[r], 3.0)
+            mean, alternates, null_rate_ratio = max(mean_segments[r], 3.0), 0.0, 1.0
+            if not math.isnan(null_segments[r]):
+                alternates, null_rate_ratio = 1.0, mean / max(null_segments[r], 3.0)
             rate = min(3 / mean, 1.0)
-            most = held_by_all = 0.0
-            for i in range(nobody + 1):
+            most = total_occupancy = 0.0
+            for i in range(null + 1):
                 others = max(1 - priors[r, i], 1e-9)
-                leave[i] = 1 / others if i < nobody or alternates > 0 else 1.0
+                leave[i] = 1 / others if i < null or alternates > 0 else 1.0
                 first[i] = priors[r, i] * others if alternates > 0 else priors[r, i]
-                if i == nobody:
-                    first[i] /= pace
-                held_by_all += first[i]
+                if i == null:
+                    first[i] /= null_rate_ratio
+                total_occupancy += first[i]
                 most = max(most, priors[r, i])
-            for i in range(nobody + 1):
-                first[i] = second[i] = third[i] = first[i] / held_by_all / 3
+            for i in range(null + 1):
+                first[i] = second[i] = third[i] = first[i] / total_occupancy / 3
             lowest = highest = 0.0
             if most <= 1 - 1e-9:
                 lowest, highest = _LOWEST_CHANCE, 1 - _LOWEST_CHANCE
             log_ratio = 0.0
             for t in range(tokens):
                 advance = min(max(rate, lowest), highest) if t > 0 else 0.0
-                nobodys = min(max(rate * pace, lowest), highest) if t > 0 else 0.0
+                null_rates = min(max(rate * null_rate_ratio, lowest), highest) if t > 0 else 0.0
                 arriving = total = 0.0
-                for i in range(nobody + 1):
-                    arriving += third[i] * leave[i] * (advance if i < nobody else nobodys)
-                for i in range(nobody + 1):
-                    q, ratio = advance if i < nobody else nobodys, ratios[s, t, i]
-                    own = third[i] * leave[i] * q * (1.0 if i < nobody else alternates)
+                for i in range(null + 1):
+                    arriving += third[i] * leave[i] * (advance if i < null else null_rates)
+                for i in range(null + 1):
+                    q, ratio = advance if i < null else null_rates, ratios[s, t, i]
+                    own = third[i] * leave[i] * q * (1.0 if i < null else alternates)
                     now = ((1 - q) * first[i] + priors[r, i] * (arriving - own)) * ratio
                     then = ((1 - q) * second[i] + q * first[i]) * ratio
                     at_last = ((1 - q) * third[i] + q * second[i]) * ratio
@@ -205,8 +205,8 @@ def likelihoods(
                 if t == tokens - 1 or not _LOW < total < _HIGH:
                     log_ratio += math.log(total)
                     scale = 1 / total
-                    for i in range(nobody + 1):
+                    for i in range(null + 1):
                         first[i] *= scale
                         second[i] *= scale
                         third[i] *= scale
-            found[s, r] = log_ratio
+            log_ratios[s, r] = log_ratio

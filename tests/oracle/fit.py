@@ -1,4 +1,4 @@
-"""What the fit takes from likelihoods and posteriors."""
+"""Parameters of the fit from likelihoods and posteriors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def log_ratios(
 def cut_ratios(
     sums: Scores, weights: Float32s, strengths: Float64s, offsets: Float64s, limit: float, ratios: Float32s
 ) -> None:
-    # Log ratios of blocks, at most the limit on either side, and, last, nobody's.
+    # Log ratios of blocks, at most the limit on either side, and 0 for the null state.
     agents = sums.shape[1]
     for s in range(len(strengths)):
         for b in range(len(sums)):
@@ -80,7 +80,7 @@ def mean_start(
     log_strengths: Float64s,
     found: Float64s,
 ) -> None:
-    """Average strengths, shares of nobody and lengths by how likely a text is with them.
+    """Average strengths, null shares and lengths, weighted by the likelihood of the text.
 
     `joint` [S, N·L], log-likelihoods, which are changed; log priors `plausible` [S] and `usual` [L]. `found`
     becomes the strength and the length, means of logarithms, the share, and the log of the mean likelihood.
@@ -127,7 +127,7 @@ def mean_length(
 def shares(
     gamma: Float32s, left: Float32s, block: int, before: Float64s, nobody: float, shares: Float64s
 ) -> float:
-    """Set the agents' shares [A] of a text, by γ and the guess before, and return nobody's."""
+    """Set the agents' shares [A] of a text from γ and the first guess, and return the null share."""
     rest = 0.0
     for a in range(len(shares)):
         shares[a] = 0.0

@@ -149,7 +149,7 @@ def number_pairs(
         for back in range(n_gram):
             mixed += np.uint64(ids[t - back]) * factors[back]
         place: Any = np.int64(mixed >> shift)
-        while True:  # slots hold where an n-gram first stood; the next slot is tried where they differ
+        while True:  # slots hold first positions of n-grams; on a collision the next slot is tried
             first = slots[place]
             if first < 0:
                 slots[place] = t

@@ -1,4 +1,4 @@
-"""What spans of a text hold."""
+"""Sums over spans of a text, and offsets of tokens."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def share_intervals(
                     root, child = child, 2 * child + 1
                 missing[root] = moved
             # Convolve `law` with that of M = number of these tokens with 1 - γ_t > U: P(M >= j) is the j-th
-            # highest 1 - γ. What falls between two steps is split, so that means are exact.
+            # highest 1 - γ. Mass between two steps is split, so that means are exact.
             for k in range(bins + 1):
                 part[k] = more[k] = 0.0
             last = 0
@@ -160,7 +160,7 @@ def share_intervals(
             while k < bins and below + law[k] < tail:
                 below += law[k]
                 k += 1
-            # Where a step is more than a token, what lies up to a step lower may have been counted here.
+            # If a step is more than a token, mass up to a step lower may be counted here.
             least = k - 1 if k > 0 and bins < count else k
             while k < bins and below + law[k] < 1.0 - tail:
                 below += law[k]
