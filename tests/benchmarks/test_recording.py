@@ -95,9 +95,9 @@ def test_a_command_line_is_recorded_without_the_paths_of_folders(tmp_path: pathl
 def test_committed_results_are_small_and_nothing_else() -> None:
     files = [path for path in tables.RESULTS.rglob("*") if path.is_file()]
     sizes = {path: path.stat().st_size for path in files if path.suffix != ".csv" and path.suffix != ".gz"}
-    assert {path.suffix for path in sizes} == {".json", ".md", ".svg"}
+    assert {path.suffix for path in sizes} <= {".json", ".md", ".svg"}
     assert max(size for path, size in sizes.items() if path.suffix == ".json") <= 160_000
-    assert sum(sizes.values()) <= 3_000_000
+    assert sum(sizes.values()) <= 2_000_000
 
 
 HEADER = ("method", "TokenAcc", "EdgeSim", "paper")
@@ -165,5 +165,5 @@ def test_every_benchmark_says_in_a_line_what_it_refuses():
         for path in folder.rglob("*.py")
     ]
     last = [parts[-1] for parts in guards if parts]
-    assert len(last) > 50
+    assert len(last) > 20
     assert [text for text in last if re.fullmatch(r"\s*main\(\)\s*", text)] == []
