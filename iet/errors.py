@@ -1,4 +1,4 @@
-"""The errors of `iet`: a message names what was wrong, its value, and what is accepted."""
+"""The errors of `iet`. A message names the wrong argument, its value, and what is accepted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class IetError(Exception):
-    """The parent of every error that `iet` raises on purpose."""
+    """The base class of all errors that `iet` raises on purpose."""
 
 
 class InputError(IetError, ValueError):
@@ -26,7 +26,7 @@ class ShapeError(InputError):
 
 
 class SchemeMismatch(IetError):
-    """A file or a text was made with a scheme, profile or version that is not the one at hand."""
+    """A file or a text was made with another scheme, profile or version."""
 
 
 class RegistryError(IetError):
@@ -34,40 +34,42 @@ class RegistryError(IetError):
 
 
 class TokenizerMismatch(IetError):
-    """A tokenizer is not the one whose digest the profile carries, or none can be found."""
+    """A tokenizer has another digest than the profile's, or is missing."""
 
 
 class BackendUnavailable(IetError, RuntimeError):
-    """The compiled module, library, device or server that was asked for is not there."""
+    """A compiled module, library, device or server is not available."""
 
 
 class VerificationError(IetError):
-    """A signed report was changed, is not the signer's, or is not about the text or registry given."""
+    """A signed report was changed, has another signer, or is about another text or registry."""
 
 
 LARGEST = 2**40
-"""No count of tokens, windows or bytes is larger; sums of some stay below 2^63, where compiled loops end."""
+"""Maximum of any count of tokens, windows or bytes, so that sums stay below 2^63 in compiled loops."""
 
 
 def check_number(name: str, value: Any, low: float, high: float = float("inf"), integer: bool = True) -> None:
     """Raise InputError unless `value` is a number (an int, if `integer`) from `low` to `high`.
 
-    An int is at most `LARGEST`, too; any other number is one that a float holds.
+    An int must also be at most `LARGEST`; any other number must fit into a float.
     """
-    most = min(high, LARGEST) if integer else high
-    if (type(value) is int or (type(value) is float and not integer)) and low <= value <= min(most, LARGEST):
-        return  # asking the abstract classes takes longer than most of what is checked
+    maximum = min(high, LARGEST) if integer else high
+    if (type(value) is int or (type(value) is float and not integer)) and low <= value <= min(
+        maximum, LARGEST
+    ):
+        return  # fast path: isinstance with abstract classes is slow
     kind = numbers.Integral if integer else numbers.Real
-    known = isinstance(value, kind) and not isinstance(value, bool)
-    if known and low <= _as_float(value) <= most:
+    is_number = isinstance(value, kind) and not isinstance(value, bool)
+    if is_number and low <= _as_float(value) <= maximum:
         return
-    bounded = high < float("inf") or (known and integer and value > most)
-    limit = f"from {low} to {most}" if bounded else f"of at least {low}"
+    bounded = high < float("inf") or (is_number and integer and value > maximum)
+    limit = f"from {low} to {maximum}" if bounded else f"of at least {low}"
     raise InputError(f"{name}: got {shown(value)}, expected {'an int' if integer else 'a number'} {limit}")
 
 
 def _as_float(value: Any) -> float:
-    """Return a number as a float, NaN where it is too large for one."""
+    """Return a number as a float, NaN if it is too large for one."""
     try:
         return float(value)
     except OverflowError:
@@ -75,8 +77,8 @@ def _as_float(value: Any) -> float:
 
 
 def shown(value: object) -> str:
-    """Return the repr of a value that is refused; of an int that is too long to read, its length."""
-    if isinstance(value, int) and value.bit_length() > 128:  # the longest have no repr at all
+    """Return the repr of a wrong value; for a very long int, its length."""
+    if isinstance(value, int) and value.bit_length() > 128:  # Python refuses to print the longest ones
         return f"an int of {value.bit_length()} bits"
     return repr(value)
 
@@ -93,8 +95,8 @@ def missing(what: str, extra: str) -> BackendUnavailable:
 
 
 def _install_command(extra: str) -> str:
-    """Return how this very package gets an extra: from the checkout or the file that it came from."""
-    # Needed where something is missing only; urllib alone takes longer to load than all of `import iet`.
+    """Return the command that installs an extra from the checkout or file that this package came from."""
+    # Imported here because urllib alone takes longer to load than all of `import iet`.
     import importlib.metadata
     import json
     import urllib.request

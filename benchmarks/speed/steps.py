@@ -1,7 +1,7 @@
 """A step of an engine with a mark: what it costs the device and the host, and how many kernels it launches.
 
-The rows and logits are made up, and no engine runs: vLLM's V2 step is `BySlot.apply` on a state as vLLM keeps
-it, with drafts and without, and the step of transformers a call of the processor that `generate` asks for.
+The rows and logits are made up, and no engine runs: vLLM's V2 step is `V2Marker.apply` on such a state,
+with drafts and without, and the step of transformers a call of the processor that `generate` asks for.
 vLLM need not be installed: of its interfaces only two empty classes are needed, which are made here.
 """
 
@@ -45,7 +45,7 @@ def v2_step(
     if "vllm" not in sys.modules and importlib.util.find_spec("vllm") is None:
         _interfaces()
     from iet.generation.vllm.settings import RequestKeys, Settings
-    from iet.generation.vllm.v2 import BySlot
+    from iet.generation.vllm.v2 import V2Marker
 
     names = {name: slot for slot, name in enumerate(keys.names)}
     rng, V = np.random.default_rng(0), keys.profile.vocab_size
@@ -63,7 +63,7 @@ def v2_step(
         prompt_len=on(np.full(requests, HISTORY // 2)),
         prefill_len=on(np.full(requests, HISTORY // 2)),
     )
-    marker = BySlot(Settings(keys, names, False, -1), RequestKeys("step"), state, torch.device(device_name))
+    marker = V2Marker(Settings(keys, names, False, -1), RequestKeys("step"), state, torch.device(device_name))
     for index in range(requests):
         request_options = {"iet_agent": keys.names[index % len(names)]}
         params = types.SimpleNamespace(

@@ -2,8 +2,8 @@
 
     client.chat.completions.create(..., extra_body=iet.agents.body("planner"))
 
-A request carries the agent's name. The key stays on the server, in the registry that `IET_REGISTRY` names.
-A name is no proof: where clients are not trusted, the gateway that knows who is asking calls `enforce`.
+A request carries the agent's name; the keys are on the server, in the registry that `IET_REGISTRY` names. A
+name proves nothing: if clients are not trusted, the gateway that authenticates them calls `enforce`.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ Engine = Literal["vllm", "sglang"]
 ENGINES: tuple[Engine, ...] = get_args(Engine)
 
 AGENT_FIELD = "iet_agent"
-"""What the agent's name stands under, in the arguments that an engine hands to its processors."""
+"""Field of the agent's name, in the arguments that an engine passes to its processors."""
 
 SESSION_FIELD = "iet_session"
-"""What the id of the session stands under there, in which the text is written (`Registry.session`)."""
+"""Field of the session's id in these arguments (`Registry.session`)."""
 
 UNMARKED_FIELD = "iet_unmarked"
-"""What asks for text without a mark there, in vLLM."""
+"""Field that asks vLLM for text without a mark."""
 
-# A pickle that is a name only, so that neither dill nor SGLang is needed to write it, and no code travels.
+# A pickle that holds a name only: writing it needs neither dill nor SGLang, and it carries no code.
 SGLANG_PROCESSOR = json.dumps({"callable": b"ciet.generation.sglang\nIETLogitsProcessor\n.".hex()})
-"""What names `iet.generation.sglang.IETLogitsProcessor` in a request, in the form of SGLang's `to_str`."""
+"""`iet.generation.sglang.IETLogitsProcessor` in a request, in the format of SGLang's `to_str`."""
 
-# By engine: the field that holds the agent's name, and what else asks for the mark.
+# Engine -> the field with the arguments of processors, and the other fields that ask for the mark.
 _FIELDS: dict[str, tuple[str, dict[str, str]]] = {
     "vllm": ("vllm_xargs", {}),
     "sglang": ("custom_params", {"custom_logit_processor": SGLANG_PROCESSOR}),
 }
-# What a client could set to be marked otherwise, or not at all. SGLang's processor is code that its server
-# runs; its `watermark` holds a key.
-_CLIENTS_OWN: dict[str, tuple[str, ...]] = {
+# Fields with which a client could change or avoid the mark. SGLang's server runs the code of
+# `custom_logit_processor`; its `watermark` holds a key.
+_GATEWAY_FIELDS: dict[str, tuple[str, ...]] = {
     "vllm": (),
     "sglang": ("custom_logit_processor", "watermark"),
 }
 
 
 def body(agent: str, *, engine: Engine = "vllm", session: str | None = None) -> dict[str, Any]:
-    """Return what a request to an OpenAI-compatible server carries so that this agent's mark is set.
+    """Return the fields of a request to an OpenAI-compatible server that ask for this agent's mark.
 
-    The frameworks' `extra_body` takes it; on the wire its fields stand at the top level of the request.
+    Pass them as the frameworks' `extra_body`, which adds them at the top level of the request.
 
     >>> body("planner")
     {'vllm_xargs': {'iet_agent': 'planner'}}
@@ -56,16 +56,16 @@ def body(agent: str, *, engine: Engine = "vllm", session: str | None = None) -> 
     {'iet_agent': 'planner'}
 
     Args:
-        agent: its name in the server's registry. Whether it is there, the server tells.
+        agent: its name in the server's registry. The server refuses unknown names.
         engine: "vllm" (served with `--logits-processors iet.generation.vllm:IETLogitsProcessor`) or "sglang"
             (served with `--enable-custom-logit-processor --disable-overlap-schedule`).
-        session: id of the session, under whose keys the text is marked. None: under the agent's own.
+        session: id of the session whose keys mark the text. None: the agent's own keys.
 
     Returns:
-        A new dict of strings, which JSON can hold. No key is in it.
+        A new dict that JSON can hold, without keys.
 
     Raises:
-        InputError: no name that a registry accepts, no id of a session, or another engine.
+        InputError: the name, the id or the engine is invalid.
     """
     field, rest = _FIELDS[_checked_engine(engine)]
     named = {AGENT_FIELD: checked_name(agent)}
@@ -77,19 +77,19 @@ def body(agent: str, *, engine: Engine = "vllm", session: str | None = None) -> 
 def enforce(
     request: Mapping[str, Any], agent: str, *, engine: Engine = "vllm", session: str | None = None
 ) -> dict[str, Any]:
-    """Return a client's request with this agent in it, whatever the client named itself.
+    """Return a client's request with this agent in it, whatever agent the client named.
 
-    For the gateway: it knows the agent from the authenticated identity (an API key, a client certificate).
-    The client's other fields and arguments stay, but for those of ours, such as an opt-out or a session: text
-    of a session that no auditor is told of is nobody's, so whoever passes one on keeps its id. SGLang's
-    `custom_logit_processor`, with which a client could run code of its own on the server, and `watermark` are
-    the gateway's alone.
+    For the gateway, which knows the agent from the authenticated identity (an API key, a client certificate).
+    The client's arguments that start with iet_ are removed, such as an opt-out or a session: text of a
+    session is attributed only if the auditor knows the session's id. SGLang's `custom_logit_processor`,
+    which could run the client's code on the server, and `watermark` are removed too. All other fields are
+    kept.
 
     >>> enforce({"model": "m", "vllm_xargs": {"iet_agent": "boss", "session_id": "7"}}, "planner")
     {'model': 'm', 'vllm_xargs': {'session_id': '7', 'iet_agent': 'planner'}}
 
     Args:
-        request: the JSON body of the request, which stays as it is.
+        request: the JSON body of the request. It is not changed.
         agent: as in `body`.
         engine: as in `body`.
         session: as in `body`.
@@ -98,22 +98,18 @@ def enforce(
         A new dict.
 
     Raises:
-        InputError: as in `body`; or the request, or the field that holds the agent, is no JSON object.
+        InputError: as in `body`; or the request, or the field with the agent, is not a JSON object.
     """
     named = body(agent, engine=engine, session=session)
-    if not isinstance(request, Mapping):
-        raise InputError(f"request: got {type(request).__name__}, expected a JSON object")
     field = _FIELDS[engine][0]
-    arguments = request.get(field)
-    if arguments is not None and not isinstance(arguments, Mapping):
-        raise InputError(f"{field}: got {type(arguments).__name__}, expected a JSON object")
-    kept = {name: value for name, value in request.items() if name not in _CLIENTS_OWN[engine]}
-    theirs = {name: value for name, value in (arguments or {}).items() if not str(name).startswith("iet_")}
-    return {**kept, **named, field: {**theirs, **named[field]}}
+    arguments = _arguments(request, field)
+    fields = {name: value for name, value in request.items() if name not in _GATEWAY_FIELDS[engine]}
+    others = {name: value for name, value in arguments.items() if not str(name).startswith("iet_")}
+    return {**fields, **named, field: {**others, **named[field]}}
 
 
 def fields(engine: Engine = "vllm") -> frozenset[str]:
-    """Return the fields of a request, at its top level, that decide about its mark.
+    """Return the top-level fields of a request that determine its mark.
 
     >>> sorted(fields("sglang"))
     ['custom_logit_processor', 'custom_params', 'watermark']
@@ -122,14 +118,14 @@ def fields(engine: Engine = "vllm") -> frozenset[str]:
         engine: as in `body`.
 
     Raises:
-        InputError: another engine.
+        InputError: the engine is unknown.
     """
     field, rest = _FIELDS[_checked_engine(engine)]
-    return frozenset({field, *rest, *_CLIENTS_OWN[engine]})
+    return frozenset({field, *rest, *_GATEWAY_FIELDS[engine]})
 
 
 def session_of(request: Mapping[str, Any], *, engine: Engine = "vllm") -> str | None:
-    """Return the id of the session that a client's request asks for, None where it asks for none.
+    """Return the id of the session that a client's request asks for, or None.
 
     >>> session_of(body("planner", session="run-7"))
     'run-7'
@@ -139,32 +135,26 @@ def session_of(request: Mapping[str, Any], *, engine: Engine = "vllm") -> str | 
         engine: as in `body`.
 
     Raises:
-        InputError: it is no id of a session, or as in `enforce`.
+        InputError: the id is invalid, or as in `enforce`.
     """
-    field = _FIELDS[_checked_engine(engine)][0]
-    if not isinstance(request, Mapping):
-        raise InputError(f"request: got {type(request).__name__}, expected a JSON object")
-    arguments = request.get(field)
-    if arguments is not None and not isinstance(arguments, Mapping):
-        raise InputError(f"{field}: got {type(arguments).__name__}, expected a JSON object")
-    session = (arguments or {}).get(SESSION_FIELD)
+    session = _arguments(request, _FIELDS[_checked_engine(engine)][0]).get(SESSION_FIELD)
     return None if session is None else session_of_request(session)
 
 
 def session_of_request(session: object) -> str:
-    """Return the id of the session of a request, or raise an InputError that names the field."""
+    """Return the id of a session if it is valid, or raise an InputError that names the request's field."""
     try:
         return checked_session(session)
     except InputError as error:
-        raise InputError(f"iet_{error}") from None  # its first word is that of the field
+        raise InputError(f"iet_{error}") from None  # the message starts with "session"
 
 
 def refuse_lies(
     request: Mapping[str, Any], agent: str, *, engine: Engine = "vllm", session: str | None = None
 ) -> None:
-    """Refuse a request that asks for another mark than this agent's, or for none.
+    """Raise an error for a request that asks for another mark than this agent's, or for no mark.
 
-    `enforce` would overwrite what it asks for; this tells the client, for a gateway that would rather know.
+    `enforce` would overwrite these fields silently; use this function to report them to the client.
 
     >>> refuse_lies({"vllm_xargs": {"iet_agent": "planner", "session_id": "7"}}, "planner")
     >>> refuse_lies({"vllm_xargs": {"iet_agent": "boss"}}, "planner")
@@ -175,22 +165,30 @@ def refuse_lies(
         request: as in `enforce`.
         agent: as in `body`.
         engine: as in `body`.
-        session: the only one that it may ask for. None: none.
+        session: the only session that it may ask for. None: it may not ask for one.
 
     Raises:
-        InputError: as in `enforce`; or an argument that begins with iet_ says something else than `body`, or
-            a field that is the gateway's alone (see `enforce`) does.
+        InputError: as in `enforce`; or an argument that starts with iet_, or a field that only the gateway
+            may set (see `enforce`), differs from `body`.
     """
     named = body(agent, engine=engine, session=session)
-    enforce(request, agent, engine=engine)  # refuses what is no request
     field = _FIELDS[engine][0]
-    for name, value in (request.get(field) or {}).items():
+    for name, value in _arguments(request, field).items():
         if str(name).startswith("iet_") and (name, value) not in named[field].items():
             expected = f"{agent!r}, whose key it is, or nothing" if name == AGENT_FIELD else "none"
             raise InputError(f"{field}: got {name!s:.40} {value!r:.80}, expected {expected}")
-    for name in _CLIENTS_OWN[engine]:
+    for name in _GATEWAY_FIELDS[engine]:
         if request.get(name) is not None and request[name] != named.get(name):
             raise InputError(f"{name}: got one, expected none: it is the gateway's to set")
+
+
+def _arguments(request: object, field: str) -> Mapping[str, Any]:
+    if not isinstance(request, Mapping):
+        raise InputError(f"request: got {type(request).__name__}, expected a JSON object")
+    arguments = request.get(field)
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise InputError(f"{field}: got {type(arguments).__name__}, expected a JSON object")
+    return arguments or {}
 
 
 def _checked_engine(engine: object) -> str:

@@ -1,4 +1,4 @@
-"""What several engines ask for: how names become rows, what is refused, and settings of the environment."""
+"""Checks that several engines share, and switches in the environment."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def check_model_vocabulary(size: int, vocab_size: int) -> None:
 
 
 def check_vllm_chooses_nothing(watermark_config: object, logprobs_mode: object) -> None:
-    """Raise an InputError where a configuration of vLLM does not go with family "gumbel".
+    """Raise an InputError if a configuration of vLLM does not support family "gumbel".
 
     Args:
         watermark_config: of vLLM's own watermark, or None.
-        logprobs_mode: what log-probabilities are of, or None for vLLM's default.
+        logprobs_mode: vLLM's option, or None for its default.
     """
     if watermark_config is not None:
         raise InputError(
@@ -45,10 +45,10 @@ def check_vllm_chooses_nothing(watermark_config: object, logprobs_mode: object) 
 
 
 def names_of_rows(agents: str | Sequence[str | None]) -> Sequence[str | None]:
-    """Return the agents of the rows of a prompt batch: a name for all rows is one row.
+    """Return the agents of the rows of a prompt batch; a single name counts as one row.
 
     Raises:
-        InputError: neither a name nor a sequence of some.
+        InputError: `agents` is neither a name nor a sequence of names.
     """
     if not isinstance(agents, (str, Sequence)) or isinstance(agents, bytes) or not len(agents):
         raise InputError(
@@ -58,15 +58,15 @@ def names_of_rows(agents: str | Sequence[str | None]) -> Sequence[str | None]:
 
 
 def rows_of_a_prompt(rows: int, agents: int, same_prompt: Callable[[int], bool] | None = None) -> int:
-    """Return how many rows share an agent: beams and `num_return_sequences` repeat each prompt.
+    """Return the number of rows for each agent: beams and `num_return_sequences` repeat each prompt.
 
     Args:
-        rows: of the batch.
-        agents: their number.
-        same_prompt: tells whether each so many neighbouring rows have one prompt.
+        rows: number of rows of the batch.
+        agents: number of agents.
+        same_prompt: returns whether the rows of each group of this size have one prompt.
 
     Raises:
-        ShapeError: the rows are no multiple of the agents, or do not have one prompt each.
+        ShapeError: `rows` is no multiple of `agents`, or rows of one agent have different prompts.
     """
     repeats, rest = divmod(rows, agents)
     if rest or repeats == 0 or (same_prompt is not None and not same_prompt(repeats)):
@@ -77,17 +77,17 @@ def rows_of_a_prompt(rows: int, agents: int, same_prompt: Callable[[int], bool] 
 
 
 def before_temperature(scheme: Scheme, temperature: object) -> float:
-    """Return what κ is multiplied by in a processor that runs before the sampler's temperature.
+    """Return the factor of κ in a processor that runs before the sampler's temperature.
 
-    κ counts in final logits, so that is the temperature that the sampler will divide by; with placement
-    "raw", the paper's, 1.
+    κ is in units of final logits, so the factor is the temperature that the sampler will divide by. With
+    placement "raw", as in the paper, it is 1.
 
     Args:
         scheme: of the profile.
         temperature: of the sampler, a finite number above 0; None only with placement "raw".
 
     Raises:
-        InputError: no temperature, or one out of range.
+        InputError: the temperature is missing or out of range.
     """
     if scheme.placement == "raw":
         return 1.0
@@ -105,7 +105,7 @@ def before_temperature(scheme: Scheme, temperature: object) -> float:
 
 
 def shown(value: object) -> str:
-    """Return what a request said, for a message: short, whatever its size or depth."""
+    """Return a short repr of a value from a request, of any size or depth, for a message."""
     return _SHOWN.repr(value)[:80]
 
 
@@ -115,14 +115,14 @@ _SHOWN.maxlevel = 2
 
 
 def switch(name: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether an environment variable is 1; 0 or nothing is no.
+    """Return whether an environment variable is 1; 0, empty and unset mean no.
 
     Args:
         name: of the variable.
-        environment: where it is looked up.
+        environment: the variables.
 
     Raises:
-        InputError: it is something else.
+        InputError: it has another value.
     """
     value = environment.get(name) or "0"
     if value not in ("0", "1"):

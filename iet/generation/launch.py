@@ -1,7 +1,7 @@
 """Check whether vLLM or SGLang, started on a model, will mark with a registry: before the engine loads.
 
-An engine loads for a minute before it makes its processors, and reports a refusal in the middle of its log.
-This module imports neither torch nor an engine, so that it answers in a second or two.
+An engine loads for a minute before it makes its processors, and an error appears in the middle of its log.
+This module imports neither torch nor an engine, so it answers in a second or two.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NEEDED = {
     "vllm": "--logits-processors iet.generation.vllm:IETLogitsProcessor",
     "sglang": "--enable-custom-logit-processor --disable-overlap-schedule",
 }
-"""Engine -> the options of its command without which no text is marked."""
+"""Engine -> the options of its command that marking requires."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Check:
 
     Attributes:
         name: what was checked.
-        good: whether it is as it must be; None: unknown.
-        says: what was found and, if it is wrong, what is expected.
+        good: whether it passed; None: unknown.
+        says: the value and, if it failed, what is expected.
     """
 
     name: str
@@ -60,8 +60,8 @@ def check_engine(
         model: folder, or id on the Hub. Of a folder, `config.json` and the tokenizer are compared with the
             registry's profiles.
         tokenizer: folder or file of the tokenizer, if it is not the model's.
-        options: other options of the engine's command, by name, such as {"logprobs-mode": "raw_logits"}. The
-            value is "" if an option has none.
+        options: other options of the engine's command, by name, such as {"logprobs-mode": "raw_logits"}; ""
+            for an option without a value.
         registry: path of the registry file. None: `IET_REGISTRY` of the environment.
         secret_mount: accept a registry on a read-only mount of any file mode, as `IET_SECRET_MOUNT=1` does.
         environment: variables of the engine's process. None: those of this process.
@@ -83,8 +83,8 @@ def check_engine(
     checks = _version(engine)
     if "config" in names:
         checks.append(Check("options", None, f"--config {names['config']} is not read here"))
-    found, profiles = _registry(engine, variables)
-    checks.append(found)
+    registry_check, profiles = _registry(engine, variables)
+    checks.append(registry_check)
     checks += _sglang_options(names) if engine == "sglang" else _vllm_options(names, variables, profiles)
     return checks + (_model(model, tokenizer, profiles) if profiles else [])
 
@@ -93,21 +93,21 @@ def _version(engine: str) -> list[Check]:
     """Return whether the engine and, for a GPU, the CUDA module are installed in this Python."""
     for package in _PACKAGES[engine]:
         try:
-            found = Check(engine, True, f"{package} {importlib.metadata.version(package)}")
+            installed = Check(engine, True, f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
             continue
         if package != engine:
-            return [found]
+            return [installed]
         try:
             load_cuda()
         except IetError as error:
-            return [found, Check("cuda", None, f"on a GPU it would be refused: {error}")]
-        return [found, Check("cuda", True, "the module is there")]
+            return [installed, Check("cuda", None, f"on a GPU it would be refused: {error}")]
+        return [installed, Check("cuda", True, "the module is there")]
     return [Check(engine, None, "is not installed beside this Python; iet must be where the engine is")]
 
 
 def _sglang_options(options: Mapping[str, str]) -> list[Check]:
-    """Return a failed check for each option with which SGLang calls no processor."""
+    """Return a failed check for each option that keeps SGLang from calling processors."""
     return [
         Check("processor", False, f"SGLang does not call it under --{name}: leave that out")
         for name in options
@@ -143,7 +143,7 @@ def _vllm_options(
 
 
 def _registry(engine: str, environment: Mapping[str, str]) -> tuple[Check, list[Profile]]:
-    """Return what is in the registry, or wrong with it, and the profiles that mark."""
+    """Return the check of the registry, and the profiles that mark."""
     path, named, default = (
         environment.get(name) or None for name in ("IET_REGISTRY", "IET_PROFILE", "IET_DEFAULT_AGENT")
     )
@@ -171,9 +171,9 @@ def _scheme(profile: Profile) -> str:
 
 
 def _model(model: str, tokenizer: str | None, profiles: Sequence[Profile]) -> list[Check]:
-    """Return whether the model has all ids of the profiles, and their tokenizer."""
+    """Return whether the model has all ids of the profiles and their tokenizer."""
     folder = pathlib.Path(model)
-    # No id on the Hub begins so. A shell does not expand the ~ of --model=~/path.
+    # Ids on the Hub do not start like this. A shell does not expand the ~ of --model=~/path.
     if model.startswith(("/", "./", "../", "~")) and not os.path.exists(os.path.expanduser(model)):
         return [Check("model", False, f"{model}: no such path, and no id on the Hub begins so")]
     if not folder.is_dir():
@@ -197,7 +197,7 @@ def _model(model: str, tokenizer: str | None, profiles: Sequence[Profile]) -> li
     except IetError as error:
         return [*checks, Check("tokenizer", None, f"was not compared ({error})")]
     if wanted and digest not in wanted:
-        expected = ", ".join(str(each)[:16] for each in wanted)
+        expected = ", ".join(str(digest)[:16] for digest in wanted)
         checks.append(
             Check(
                 "tokenizer",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from iet.errors import InputError, ShapeError
 from iet.generation.checks import rows_of_a_prompt
 from iet.generation.free import FreeTokens, request_key
-from iet.generation.sampling import ContextIds, leave_one, times_before
+from iet.generation.sampling import ContextIds, force_token, times_before
 from iet.generation.sessions import RowSessions
 from iet.kernels import embed, embed_
 from iet.marks.keys import KeyTable
@@ -37,14 +37,14 @@ class Processor(transformers.LogitsProcessor):
         self._sessions = sessions
         self._temperature = temperature
         self._check_prompts = first_call_shows_prompts
-        # Keys, slots and temperatures of a batch, and its slots on devices: replaced as a whole, so that
-        # threads which share a processor each go on with their own.
+        # Keys, slots and temperatures of a batch, and its slots on devices. The tuple is replaced as a
+        # whole, so that threads that share a processor do not disturb each other.
         self._rows = keys, slots[:0], np.empty(0, dtype=np.float32), dict[torch.device, torch.Tensor]()
         self._refusals = Refusals()
 
     @property
     def supports_continuous_batching(self) -> bool:  # type: ignore[override]
-        """Raise: see the module."""
+        """Raise an InputError: see `iet.generation.transformers`."""
         raise InputError(
             "generate_batch: continuous batching shows a processor the last id of each row, not the context"
             " that a mark is made from; use generate, or a server: iet.generation.vllm, iet.generation.sglang"
@@ -54,13 +54,14 @@ class Processor(transformers.LogitsProcessor):
         """Return `scores` [B, >= V] with marks, for the position after `input_ids` [B, T]."""
         repeats = self._rows_of_a_prompt(input_ids)
         rows, length = input_ids.shape
-        words = self._keys.profile.scheme.n_gram - 1
-        if length < words:  # no context yet: such a position is not scored either
+        context_len = self._keys.profile.scheme.n_gram - 1
+        if length < context_len:  # no context yet: such a position is not scored
             return scores
         keys, slots, temperatures = self._of_rows(rows, repeats, scores.device)
-        self._refusals.check()  # raises what an earlier step refused: nobody waits for this one
-        # A copy, as transformers' own processors make: `generate` returns its argument as `output_logits`.
-        contexts = input_ids[:, length - words :]
+        self._refusals.check()  # raises an error of an earlier step; waiting for this one would be slow
+        # A copy, as in transformers' own processors, because `generate` returns the argument as
+        # `output_logits`.
+        contexts = input_ids[:, length - context_len :]
         marked: torch.FloatTensor = embed(scores, contexts, slots, keys, temperature=temperatures)  # type: ignore[assignment]
         self._refusals.note(scores.device)
         return marked
@@ -78,9 +79,9 @@ class Processor(transformers.LogitsProcessor):
         return repeats
 
     def _of_rows(self, rows: int, repeats: int, device: torch.device) -> tuple[KeyTable, Any, Any]:
-        """Return keys, and slots and temperatures [B] where the logits are; to CUDA they are sent once."""
-        # The same every step: a model has emptied the caches in between, so what need not run again costs
-        # more than it looks.
+        """Return keys, and slots and temperatures [B] on the logits' device, copied there once."""
+        # Nothing is computed again in later steps: the model evicts the CPU caches between them, so even
+        # short code is slow.
         keys, slots, temperatures, sent = self._rows
         if len(slots) != rows:
             keys, slots = self._keys, np.repeat(self._slots, repeats)
@@ -96,11 +97,11 @@ class Processor(transformers.LogitsProcessor):
 
 
 class KeyedSampler(Processor):
-    """Chooses the token of a row: argmax(logits - log(-log u)) of those that the sampler keeps.
+    """Chooses the token of a row: argmax(logits - log(-log u)) over the tokens that the sampler keeps.
 
-    All others become -inf, so that sampling from the returned scores has one outcome. A row is left to the
-    sampler if the position would not be scored (no agent, an unmarked id in its context), and if its token is
-    free (`FreeTokens`).
+    All others become -inf, so the sampler can only draw this token. A row is left to the sampler if its
+    position is not scored (no agent, or an unmarked id in its context) or if its token is free
+    (`FreeTokens`).
 
     Positions count from the length of the first `input_ids`, so one object serves one call of `generate`.
     """
@@ -118,21 +119,21 @@ class KeyedSampler(Processor):
         self._ids = ContextIds(self._keys.profile)
         self._free, self._seed = free, seed
         self._prompt_length = 0
-        self._requests = torch.empty(0, dtype=torch.int64)  # [B], keys of the rows' requests
+        self._request_keys = torch.empty(0, dtype=torch.int64)  # [B]
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Return `scores` [B, >= V] with one finite value in the rows that are marked."""
         repeats = self._rows_of_a_prompt(input_ids)
         rows, length = input_ids.shape
-        if not len(self._requests):
+        if not len(self._request_keys):
             self._start(rows, length, scores.device)
-        words = self._keys.profile.scheme.n_gram - 1
-        if length < words:
+        context_len = self._keys.profile.scheme.n_gram - 1
+        if length < context_len:
             return scores
-        keys, some, _ = self._of_rows(rows, repeats, scores.device)
-        slots = torch.as_tensor(some)
+        keys, row_slots, _ = self._of_rows(rows, repeats, scores.device)
+        slots = torch.as_tensor(row_slots)
         ids = input_ids.to(scores.device)
-        contexts, ends = ids[:, length - words :], torch.full((rows,), length, device=scores.device)
+        contexts, ends = ids[:, length - context_len :], torch.full((rows,), length, device=scores.device)
         counts = times_before(ids, ends, contexts)
         fresh = (slots >= 0) & self._ids.are_marked(contexts) & ~self._are_free(rows, length, scores.device)
         noisy = scores.to(torch.float32, copy=True)  # half types would round different sums to one
@@ -140,7 +141,7 @@ class KeyedSampler(Processor):
         marked = torch.where(fresh, slots, -1)
         embed_(noisy, contexts, marked, keys, counts=counts)
         self._refusals.note(noisy.device)
-        chosen: torch.FloatTensor = leave_one(noisy, scores, fresh)  # type: ignore[assignment]
+        chosen: torch.FloatTensor = force_token(noisy, scores, fresh)  # type: ignore[assignment]
         return chosen
 
     def _start(self, rows: int, length: int, device: torch.device) -> None:
@@ -149,12 +150,12 @@ class KeyedSampler(Processor):
         if seed is None:  # read, not drawn from, so that unmarked rows stay those of an unmarked run
             seed = hashlib.blake2b(_generator_state(device).numpy().tobytes()).hexdigest()
         keys = [request_key(seed, row) for row in range(rows)]
-        self._requests = torch.tensor(keys, dtype=torch.int64, device=device)
+        self._request_keys = torch.tensor(keys, dtype=torch.int64, device=device)
         self._prompt_length = length
 
     def _are_free(self, rows: int, length: int, device: torch.device) -> torch.Tensor:
-        """Tell which rows [B] the sampler draws without a mark at this position."""
-        requests = self._requests.to(device)
+        """Return which rows [B] have a free token at this position."""
+        requests = self._request_keys.to(device)
         if len(requests) != rows:
             raise ShapeError(
                 "input_ids", got=f"{rows} rows", expected=f"{len(requests)}, as in the first call"
@@ -172,15 +173,15 @@ def _generator_state(device: torch.device) -> torch.Tensor:
 
 
 class Untouched(transformers.LogitsProcessor):
-    """Marks nothing."""
+    """Returns the scores unchanged."""
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Return `scores` as they are."""
+        """Return `scores`."""
         return scores
 
 
 def _rows_repeat(input_ids: torch.Tensor, repeats: int) -> bool:
-    """Tell whether every row equals its `repeats - 1` neighbours, as rows made of one prompt do."""
-    rows, length = input_ids.shape  # length 0 where `generate` was given embeddings
+    """Return whether the rows of each group of `repeats` rows are equal, as rows of one prompt are."""
+    rows, length = input_ids.shape  # length 0 if the prompt is embeddings
     groups = input_ids.reshape(rows // repeats, repeats, length)
     return repeats == 1 or bool((groups == groups[:, :1]).all())

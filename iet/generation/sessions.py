@@ -1,4 +1,4 @@
-"""Rows of keys for the sessions of requests: derived when a request comes, given back when it goes."""
+"""Key rows for the sessions of requests: derived when a request arrives, released when it ends."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from iet.native import cuda, host
 if TYPE_CHECKING:
     import torch
 
-_ROOM = 64  # rows at first, where they grow with the requests
+_CAPACITY = 64  # initial number of session rows, if it grows with the requests
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class HeldRow:
-    """A row that marks in a session for as long as something refers to this.
+class SessionRow:
+    """A row that is reserved for a session as long as this object is referenced.
 
     Attributes:
         row: of `SessionRows.keys`.
-        own: the row that would mark without a session.
-        session: its id.
+        own: row of the agent's own key.
+        session: id of the session.
     """
 
     row: int
@@ -40,85 +40,86 @@ class HeldRow:
 
 
 class SessionRows:
-    """Agents' own keys, and behind them room for keys of sessions, each for one request.
+    """A key table with agents' own keys, followed by rows for the sessions of running requests.
 
-    There is no cache of sessions: as many rows are taken as there are requests of one, so that nothing grows
-    with their number, and two requests of a session have a row each.
+    Each request with a session has a row, even if another request has the same session. So the table grows
+    with the number of running requests, not with the number of sessions.
 
     Args:
         registry: of the agents; None: no request has a session.
         own: its marking keys.
-        room: number of rows, where each has a place of its own (`put`). Default: what `take` needs.
+        capacity: number of session rows. The default suits `take`, which adds rows as needed.
 
     Attributes:
         own: agents' own keys.
-        keys: all of them; another table where `take` needed more room. Rows keep their number.
+        keys: the table. `take` may replace it by a larger one; rows keep their index.
     """
 
     def __init__(
         self,
         registry: Registry | None,
         own: KeyTable,
-        room: int = _ROOM,
+        capacity: int = _CAPACITY,
     ) -> None:
         self._registry, self.own = registry, own
         self._free: list[int] = []  # a heap
-        self._held: weakref.WeakValueDictionary[int, HeldRow] = weakref.WeakValueDictionary()
+        self._reserved: weakref.WeakValueDictionary[int, SessionRow] = weakref.WeakValueDictionary()
         self._changed = False
-        self.keys = self._table(room)
+        self.keys = self._table(capacity)
 
-    def put(self, place: int, row: int, session: str) -> int:
-        """Write the key of a session at a place of the room, and return its row.
+    def put(self, index: int, row: int, session: str) -> int:
+        """Write the key of a session to a given session row, and return its index in the table.
 
         Args:
-            place: 0 to `room` - 1.
+            index: of the session row, 0 to `capacity` - 1.
             row: of `own`.
             session: a checked id.
         """
-        self._write(len(self.own) + place, row, session)
-        return len(self.own) + place
+        self._write(len(self.own) + index, row, session)
+        return len(self.own) + index
 
-    def take(self, row: int, session: str) -> HeldRow:
-        """Write the key of a session where there is room, or make some: `put` without a place of its own."""
+    def take(self, row: int, session: str) -> SessionRow:
+        """Reserve a free session row, and write the key of a session to it; `row` is one of `own`."""
         if not self._free:
             self.keys = self._table(2 * (len(self.keys) - len(self.own)))
-        held = HeldRow(heapq.heappop(self._free), row, session)
+        reserved = SessionRow(heapq.heappop(self._free), row, session)
         try:
-            self._write(held.row, row, session)
+            self._write(reserved.row, row, session)
         except Exception:
-            heapq.heappush(self._free, held.row)
+            heapq.heappush(self._free, reserved.row)
             raise
-        self._held[held.row] = held
-        weakref.finalize(held, heapq.heappush, self._free, held.row)
-        return held
+        self._reserved[reserved.row] = reserved
+        weakref.finalize(reserved, heapq.heappush, self._free, reserved.row)
+        return reserved
 
-    def holds(self, held: HeldRow, row: int, session: str) -> bool:
-        """Tell whether a row was taken here for a session and one of agents' own rows."""
-        return self._held.get(held.row) is held and (held.own, held.session) == (row, session)
+    def is_reserved(self, reserved: SessionRow, row: int, session: str) -> bool:
+        """Return whether `take` of this object returned `reserved` for this row and session."""
+        known = self._reserved.get(reserved.row) is reserved
+        return known and (reserved.own, reserved.session) == (row, session)
 
     def send(self, device: torch.device) -> None:
-        """Send what was written to a device: before the step that marks with it, on its stream."""
+        """Copy changed keys to a device, on its current stream. Call it before the step that uses them."""
         if self._changed:
             cuda.refresh_keys(self.keys.marking, device)
         self._changed = False
 
-    def _write(self, at: int, row: int, session: str) -> None:
+    def _write(self, index: int, row: int, session: str) -> None:
         if self._registry is None:
             raise InputError("session: got one, but there is no registry to derive its keys from")
         own = self.own
-        # The agent's key may have been rotated since: k_p is that of the row.
+        # Find the key by epoch, because the agent may have a newer key now. k_p is that of the row.
         keys = self._registry.keys(own.names[own.owners[row]])
         secret = next(key.secret for key in keys if key.epoch == own.epochs[row])
         subkey = derive_subkey(derive_session(secret, session))
-        self.keys.subkeys[at] = np.frombuffer(subkey, np.uint8)
-        self.keys.k_p[at] = own.k_p[row]
+        self.keys.subkeys[index] = np.frombuffer(subkey, np.uint8)
+        self.keys.k_p[index] = own.k_p[row]
         host.refresh_keys(self.keys.marking)
         self._changed = True
 
-    def _table(self, room: int) -> KeyTable:
-        """Return the keys there are with room for more sessions, and count the new rows as free."""
+    def _table(self, capacity: int) -> KeyTable:
+        """Return the present keys in a table with `capacity` session rows, and mark new rows as free."""
         old = self.keys if hasattr(self, "keys") else self.own
-        size = len(self.own) + room
+        size = len(self.own) + capacity
         for row in range(len(old), size):
             heapq.heappush(self._free, row)
 
@@ -139,10 +140,10 @@ class RowSessions:
 
     Args:
         registry: of the agents.
-        sessions: id of each row, None: under its agent's own keys.
+        sessions: id of each row, None: its agent's own keys.
 
     Raises:
-        InputError: there are none, or one is no id.
+        InputError: there are no sessions, or an id is invalid.
     """
 
     def __init__(self, registry: Registry, sessions: Sequence[str | None]) -> None:
@@ -152,27 +153,25 @@ class RowSessions:
                 " one for all"
             )
         self._registry = registry
-        self._sessions = [None if each is None else checked_session(each) for each in sessions]
+        self._sessions = [None if session is None else checked_session(session) for session in sessions]
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def keys_of(self, own: KeyTable, rows: NDArray[np.int32]) -> tuple[KeyTable, NDArray[np.int32]]:
-        """Return agents' own keys with those of the sessions behind them, and where each row's stands there.
+        """Return a table of agents' own keys and the sessions' keys, and the row of each batch row in it.
 
         Args:
             own: the registry's marking keys.
-            rows: int32 [B], of `own`, -1: unmarked; B is a multiple of the sessions, neighbours share one.
+            rows: int32 [B], rows of `own`, -1: unmarked. B is a multiple of the number of sessions; adjacent
+                rows share a session.
 
         Returns:
-            The table, and int32 [B]: rows of one key in one session have one row of it, as without sessions.
+            The table, and int32 [B]: rows of it, equal for the same key in the same session.
         """
         of_rows = np.repeat(np.array(self._sessions, dtype=object), len(rows) // len(self))
-        asked = list(zip(rows.tolist(), of_rows.tolist(), strict=True))
-        places: dict[tuple[int, str], int] = {}
-        for row, session in asked:
-            if row >= 0 and session is not None:
-                places.setdefault((row, session), len(places))
-        made = SessionRows(self._registry, own, len(places))
-        where = {pair: made.put(place, *pair) for pair, place in places.items()}
-        return made.keys, np.array([where.get(pair, pair[0]) for pair in asked], dtype=np.int32)
+        pairs = list(zip(rows.tolist(), of_rows.tolist(), strict=True))
+        distinct = dict.fromkeys(pair for pair in pairs if pair[0] >= 0 and pair[1] is not None)
+        table = SessionRows(self._registry, own, len(distinct))
+        row_of = {pair: table.put(index, *pair) for index, pair in enumerate(distinct)}
+        return table.keys, np.array([row_of.get(pair, pair[0]) for pair in pairs], dtype=np.int32)

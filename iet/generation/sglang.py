@@ -4,20 +4,20 @@
         --enable-custom-logit-processor --disable-overlap-schedule
     client.chat.completions.create(..., extra_body=iet.agents.body("planner", engine="sglang"))
 
-**`--disable-overlap-schedule` is needed.** Under overlap scheduling SGLang samples a token before it has
-written the one before it into the request, so the context would be stale and the mark lost. It is noticed
-here: SGLang counts the positions of a request when it schedules them, so more of them than ids are there say
-that one is missing.
+**`--disable-overlap-schedule` is required.** Under overlap scheduling SGLang samples a token before it has
+written the previous one into the request, so the context would be stale and the mark lost. The processor
+detects
+this: SGLang counts the positions of a request when it schedules them, and then the count exceeds the ids.
 
-**What is refused ends the request, not the server.** An exception in a sampler ends SGLang's scheduler, and
-all requests with it. So a request that cannot be marked is aborted with the reason, as SGLang aborts requests
-itself: the client gets HTTP 400 for an agent that is not in the registry, else 500.
+**An error ends one request, not the server.** An exception in a sampler would end SGLang's scheduler with all
+requests. So a request that cannot be marked is aborted with the reason, as SGLang aborts requests itself: the
+client gets HTTP 400 for an agent that is not in the registry, else 500.
 
-Speculative decoding: the algorithms that show a processor their draft rows (DFLASH) are refused as above. The
-others never call it (sgl-project/sglang#26330), which nobody here can notice: their text carries no mark.
+Speculative decoding: requests under algorithms that show a processor their draft rows (DFLASH) are aborted.
+The other algorithms never call a processor (sgl-project/sglang#26330), so their text carries no mark.
 
 With `--enable-watermark` instead, SGLang marks by itself, also on CUDA graphs, under overlap scheduling and
-with drafts; the two exclude each other there. It takes a key with each request: see `native_watermark`.
+with drafts. It takes a key with each request: see `native_watermark`. SGLang does not combine the two.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from iet.generation.agents import AGENT_FIELD, SESSION_FIELD, SGLANG_PROCESSOR, 
 from iet.generation.checks import check_registry, shown, switch
 from iet.generation.contexts import SequenceContexts
 from iet.generation.free import FreeTokens, check_seed, free_of_environment, request_key
-from iet.generation.sessions import HeldRow, SessionRows
+from iet.generation.sessions import SessionRow, SessionRows
 from iet.kernels import embed_
 from iet.marks.registry import Registry
 
@@ -50,7 +50,7 @@ MAX_CONTEXT_WINDOW = 64
 """The longest context that SGLang's own watermark takes."""
 
 _MAX_TEMPERATURE = 1e6
-_CONTEXTS, _HELD = "__iet_contexts__", "__iet_row__"
+_CONTEXTS, _SESSION_ROW = "__iet_contexts__", "__iet_row__"
 
 
 class IETLogitsProcessor:
@@ -59,31 +59,31 @@ class IETLogitsProcessor:
         logits[i, v] += κ·T_i·φ(P(k_π, v)),    k_π the hash of row i's context under the key of its agent
 
     With family "gumbel" it chooses the token itself, from the distribution that SGLang would draw from, and
-    leaves only that token in the row, so that SGLang draws it:
+    masks all other tokens of the row:
 
         argmax_v over kept tokens of ℓ_i(v) / T_i - log(-log u(k_π, v)),    the rest of the row becomes -inf
 
-    A request may name a session under "iet_session" beside the agent: then the agent's keys in that session
-    mark it (`Registry.session`).
+    A request may also name a session under "iet_session": then the agent's keys in that session mark it
+    (`Registry.session`).
 
     With family "gumbel" the first tokens of an answer, and a small share of the others, are left to SGLang's
     own sampler (`FreeTokens`; IET_FREE_FIRST and IET_FREE_RATE on the server), so that the same prompt gets
-    different answers. A request chooses its own: by its `sampling_seed` if it has one, else by its id, which
-    is the same on every rank.
+    different answers. They depend on the request's `sampling_seed`, or else on its id, which is
+    equal on every rank.
 
-    There k_π holds how often the context stands earlier in the sequence, prompt included. Refused are greedy
-    requests, which draw nothing, and those that ask for log-probabilities, because SGLang takes them from the
-    row that is left.
+    In this family k_π holds how often the context occurred earlier in the sequence, prompt included. Greedy
+    requests are refused, because they draw nothing. So are requests for log-probabilities, because SGLang
+    would take them from the masked row.
 
-    SGLang makes an instance from the name that a request carries (`iet.agents.body`), so none holds a key:
-    the registry is the one that IET_REGISTRY names on the server, read once per process; IET_SECRET_MOUNT=1
-    accepts a read-only mount of any file mode. Restart the server after a rotation. No base class of SGLang's
-    is needed, and importing this loads neither SGLang nor torch.
+    SGLang makes an instance from the name in a request (`iet.agents.body`), so instances hold no keys. The
+    registry is the one that IET_REGISTRY names on the server, read once per process; IET_SECRET_MOUNT=1
+    accepts a read-only mount of any file mode. Restart the server after a rotation. Importing this module
+    loads neither SGLang nor torch.
     """
 
     @classmethod
     def to_str(cls) -> str:
-        """Return what stands for this class in a request, as SGLang's processors do."""
+        """Return the name of this class for a request, as SGLang's processors do."""
         return SGLANG_PROCESSOR
 
     def __call__(
@@ -92,13 +92,13 @@ class IETLogitsProcessor:
         """Mark `logits` in place and return them.
 
         Args:
-            logits: floating-point [B, >= V], one row per position that is sampled.
+            logits: floating-point [B, >= V], one row per sampled position.
             custom_param_list: B dicts with the agent under "iet_agent" and SGLang's request under "__req__".
 
-        A row whose request is not there is left unmarked with a warning; what else cannot be marked ends its
-        request. Deterministic. O(B·V).
+        A row without its request stays unmarked, with a warning; any other problem ends its request.
+        Deterministic. O(B·V).
         """
-        batches: dict[str, _Batch] = {}  # by profile
+        batches: dict[str, _Batch] = {}  # by id of the profile
         previous = None
         for row, arguments in enumerate(custom_param_list or ()):
             request = arguments.get("__req__") if isinstance(arguments, dict) else None
@@ -128,7 +128,7 @@ class IETLogitsProcessor:
                     batch = batches.setdefault(keys.profile.id, _Batch(sessions, len(logits)))
                     key = _of_session(sessions, slot, arguments)
                     batch.add(row, request, context, count, key)
-            except Exception as error:  # whatever a request holds, only its own text ends
+            except Exception as error:  # an error in a request's data ends only this request
                 _abort(request, error)
             previous = arguments
         for batch in batches.values():
@@ -137,11 +137,11 @@ class IETLogitsProcessor:
 
 
 class _ServerError(IetError):
-    """The server is not set up so that it can mark."""
+    """The server's configuration does not allow marking."""
 
 
 class _Batch:
-    """What embed_ takes for the agents of one profile; rows of nobody have slot -1, which costs nothing."""
+    """The arguments of embed_ for one profile; rows of other profiles have slot -1, without cost."""
 
     def __init__(self, sessions: SessionRows, rows: int) -> None:
         self.sessions, self.scheme = sessions, sessions.own.profile.scheme
@@ -153,7 +153,7 @@ class _Batch:
 
     def add(self, row: int, request: Any, context: list[int], count: int, slot: int) -> None:
         if self.scheme.placement != "raw":
-            # What SGLang will divide by, which it sets to 1 where it samples greedily.
+            # SGLang will divide by this; it is 1 for greedy requests.
             temperature = request.sampling_params.temperature
             if not 0 < temperature <= _MAX_TEMPERATURE:  # embed_ would refuse the other rows with it
                 raise InputError(f"temperature: got {temperature}, expected at most {_MAX_TEMPERATURE:g}")
@@ -162,7 +162,7 @@ class _Batch:
         self.requests.append(request)
 
     def mark(self, logits: torch.Tensor) -> None:
-        """Mark the rows in place; where that is refused, end their requests."""
+        """Mark the rows in place, or end their requests if that fails."""
         try:
             self.sessions.send(logits.device)
             if self.sessions.own.profile.family.chooses:
@@ -173,56 +173,56 @@ class _Batch:
                 arrays = self.sent(logits.device)
             contexts, slots, temperatures = arrays
             embed_(logits, contexts, slots, self.sessions.keys, temperature=temperatures)
-        except Exception as error:  # no CUDA module, another model's logits, memory: nothing was written
+        except Exception as error:  # no CUDA module, wrong model, memory: the logits are unchanged
             for request in self.requests:
                 _abort(request, _ServerError(str(error)))
 
     def sent(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return contexts, slots and temperatures on a device: one copy, for which nobody waits.
+        """Return contexts, slots and temperatures on a device, with one asynchronous copy.
 
-        The staging memory is new each step: torch gives pinned memory out again when its copy is done.
+        The staging memory is new each step, because torch reuses pinned memory only after its copy has
+        finished.
         """
         import torch
 
-        rows, words = self.contexts.shape
+        rows, context_len = self.contexts.shape
         on_cuda = device.type == "cuda"
-        staged = torch.empty(rows, words + 2, dtype=torch.int64, pin_memory=on_cuda)
+        staged = torch.empty(rows, context_len + 2, dtype=torch.int64, pin_memory=on_cuda)
         values = staged.numpy()
-        values[:, :words], values[:, words], values[:, words + 1] = self.contexts, self.slots, 0
+        values[:, :context_len], values[:, context_len] = self.contexts, self.slots
+        values[:, context_len + 1] = 0
         values.view(np.float32)[:, -2] = self.temperatures  # the first half of the last column
-        there = staged.to(device, non_blocking=True)
-        return there[:, :words], there[:, words], there.view(torch.float32)[:, -2]
+        sent = staged.to(device, non_blocking=True)
+        return sent[:, :context_len], sent[:, context_len], sent.view(torch.float32)[:, -2]
 
     def _choose(self, logits: torch.Tensor) -> None:
-        """Leave one token in each of the rows."""
+        """Choose the tokens of the rows, and force them."""
         import torch
 
-        from iet.generation.sampling import ContextIds, leave_one
+        from iet.generation.sampling import ContextIds, force_token
 
-        places = np.flatnonzero(self.slots >= 0)  # in the order of the requests
+        marked = np.flatnonzero(self.slots >= 0)  # in the order of the requests
         rows, contexts, counts, slots = (
             torch.from_numpy(array).to(logits.device)
-            for array in (places, self.contexts[places], self.counts[places], self.slots[places])
+            for array in (marked, self.contexts[marked], self.counts[marked], self.slots[marked])
         )
-        shown, fresh = (
-            logits.index_select(0, rows),
-            ContextIds(self.sessions.own.profile).are_marked(contexts),
-        )
-        noisy = _final_logits(shown, [request.sampling_params for request in self.requests])
-        embed_(noisy, contexts, slots.masked_fill(~fresh, -1), self.sessions.keys, counts=counts)
-        logits.index_copy_(0, rows, leave_one(noisy, shown, fresh))
+        raw = logits.index_select(0, rows)
+        scored = ContextIds(self.sessions.own.profile).are_marked(contexts)
+        noisy = _final_logits(raw, [request.sampling_params for request in self.requests])
+        embed_(noisy, contexts, slots.masked_fill(~scored, -1), self.sessions.keys, counts=counts)
+        logits.index_copy_(0, rows, force_token(noisy, raw, scored))
 
 
 def _final_logits(logits: torch.Tensor, params: Sequence[Any]) -> torch.Tensor:
-    """Return what SGLang samples from, as float32 [B, V']: softmax of a row is the distribution of its token.
+    """Return the logits that SGLang samples from, float32 [B, V']: the softmax is the token's distribution.
 
-        p = softmax(ℓ / T);  kept: the top_k likeliest;  the fewest likeliest with top_p of all probability
-        (with min_p under FlashInfer: of what top_k kept);  p >= min_p·max p
+        p = softmax(ℓ / T);  keep the top_k likeliest tokens;  the fewest of them with probability top_p
+        (with min_p under FlashInfer: top_p of the probability that top_k keeps);  p >= min_p·max p
 
-    Under FlashInfer a request with min_p changes how the others' top_p is counted; here only its own.
+    Under FlashInfer a request with min_p changes the top_p of the other requests; here only its own.
 
     Args:
-        logits: floating-point [B, V'], left as they are.
+        logits: floating-point [B, V'], not changed.
         params: SGLang's `SamplingParams` of each row.
     """
     import torch
@@ -230,20 +230,20 @@ def _final_logits(logits: torch.Tensor, params: Sequence[Any]) -> torch.Tensor:
     columns, device = logits.shape[1], logits.device
 
     def values(name: str) -> torch.Tensor:
-        return torch.tensor([[float(getattr(each, name))] for each in params], device=device)
+        return torch.tensor([[float(getattr(p, name))] for p in params], device=device)
 
     final = logits.float() / values("temperature")
-    if all(each.top_k >= columns and each.top_p == 1 and each.min_p == 0 for each in params):
+    if all(p.top_k >= columns and p.top_p == 1 and p.min_p == 0 for p in params):
         return final
     shares, order = final.softmax(dim=-1).sort(dim=-1, descending=True)
     min_p = values("min_p")
-    kept = torch.arange(columns, device=device) < values("top_k")
+    keep = torch.arange(columns, device=device) < values("top_k")
     if _samples_with_flashinfer():
-        left = shares.masked_fill(~kept, 0)
-        shares = torch.where(min_p > 0, left / left.sum(dim=-1, keepdim=True), shares)
-    kept &= shares.cumsum(dim=-1) - shares <= values("top_p")
-    kept &= shares >= min_p * shares[:, :1]
-    return final.masked_fill_(~torch.empty_like(kept).scatter_(1, order, kept), -torch.inf)
+        top = shares.masked_fill(~keep, 0)
+        shares = torch.where(min_p > 0, top / top.sum(dim=-1, keepdim=True), shares)
+    keep &= shares.cumsum(dim=-1) - shares <= values("top_p")
+    keep &= shares >= min_p * shares[:, :1]
+    return final.masked_fill_(~torch.empty_like(keep).scatter_(1, order, keep), -torch.inf)
 
 
 @functools.cache
@@ -253,7 +253,7 @@ def _samples_with_flashinfer() -> bool:
 
 
 def _is_free(request: Any) -> bool:
-    """Tell whether SGLang's sampler draws the next token of a request without a mark."""
+    """Return whether the next token of a request is free."""
     seed = request.sampling_params.sampling_seed
     name = request_key(f"id {request.rid}" if seed is None else f"seed {seed}")
     position = np.array([len(request.output_ids)])
@@ -262,10 +262,10 @@ def _is_free(request: Any) -> bool:
 
 @functools.cache
 def _free() -> FreeTokens:
-    """Return the free tokens that the server's environment asks for."""
+    """Return the free tokens of the server's environment."""
     try:
         return free_of_environment()
-    except InputError as error:  # not the client's
+    except InputError as error:  # not the client's mistake
         raise _ServerError(str(error)) from None
 
 
@@ -281,19 +281,20 @@ def _warn_of_limit(limit: int, first: int) -> None:
 
 
 def _of_session(sessions: SessionRows, row: int, arguments: dict[str, Any]) -> int:
-    """Return the row that marks in the request's session, or the one that it would have without."""
-    given = arguments.get(SESSION_FIELD)
-    if given is None:
+    """Return the key row of the request's session, or `row` if it has none."""
+    if arguments.get(SESSION_FIELD) is None:
         return row
-    session = session_of_request(given)
-    held = arguments.get(_HELD)  # where the request's own arguments are, and as long
-    if not isinstance(held, HeldRow) or not sessions.holds(held, row, session):
-        held = arguments[_HELD] = sessions.take(row, session)
-    return held.row
+    session = session_of_request(arguments[SESSION_FIELD])
+    reserved = arguments.get(
+        _SESSION_ROW
+    )  # stored in the request's arguments, so that it ends with the request
+    if not isinstance(reserved, SessionRow) or not sessions.is_reserved(reserved, row, session):
+        reserved = arguments[_SESSION_ROW] = sessions.take(row, session)
+    return reserved.row
 
 
-def _context(request: Any, words: int) -> list[int] | None:
-    """Return the `words` ids before the position that is sampled, or None where there are fewer."""
+def _context(request: Any, context_len: int) -> list[int] | None:
+    """Return the ids before the sampled position, or None if there are fewer than `context_len`."""
     prompt, output = request.origin_input_ids, request.output_ids
     try:
         scheduled = request.kv.kv_committed_len
@@ -308,10 +309,10 @@ def _context(request: Any, words: int) -> list[int] | None:
             " known, so the mark would be lost. Overlap scheduling samples before the last id is there:"
             " launch the server with --disable-overlap-schedule"
         )
-    tail = list(output[max(0, len(output) - words) :])
-    if len(tail) < words:
-        tail = list(prompt[max(0, len(prompt) - (words - len(tail))) :]) + tail
-    if len(tail) < words:  # such a position is not scored either
+    tail = list(output[max(0, len(output) - context_len) :])
+    if len(tail) < context_len:
+        tail = list(prompt[max(0, len(prompt) - (context_len - len(tail))) :]) + tail
+    if len(tail) < context_len:  # such a position is not scored
         return None
     if min(tail) < 0:
         raise _ServerError(
@@ -322,14 +323,14 @@ def _context(request: Any, words: int) -> list[int] | None:
 
 
 def _check_drawn(request: Any) -> None:
-    """Refuse a request that family "gumbel" cannot mark, or whose answer it would change."""
-    if request.sampling_params.top_k == 1:  # what SGLang makes of temperature 0, too
+    """Raise an InputError if family "gumbel" cannot mark a request, or would change its answer."""
+    if request.sampling_params.top_k == 1:  # SGLang turns temperature 0 into top_k 1
         raise InputError(
             'temperature: got 0, or top_k 1, expected sampling: family "gumbel" marks by the way in which'
             " tokens are drawn, and greedy decoding draws none"
         )
     params = request.sampling_params
-    for name in ("temperature", "top_k", "top_p", "min_p"):  # one row's would stop those of all
+    for name in ("temperature", "top_k", "top_p", "min_p"):  # an invalid value would stop the whole batch
         value = getattr(params, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e18:
             raise InputError(f"{name}: got {shown(value)}, expected a finite number")
@@ -343,12 +344,12 @@ def _check_drawn(request: Any) -> None:
         )
 
 
-def _times_before(arguments: dict[str, Any], request: Any, words: int) -> int:
-    """Return how often the context of the position that is sampled stands earlier in its sequence."""
-    contexts = arguments.get(_CONTEXTS)  # where the request's own arguments are, and as long
-    # A client may have put anything there.
+def _times_before(arguments: dict[str, Any], request: Any, context_len: int) -> int:
+    """Return how often the context of the sampled position occurred earlier in its sequence."""
+    contexts = arguments.get(_CONTEXTS)  # stored in the request's arguments, so that it ends with the request
+    # A client may have sent anything under this name.
     if not isinstance(contexts, SequenceContexts) or contexts.output is not request.output_ids:
-        contexts = SequenceContexts(words, request.origin_input_ids, request.output_ids, True)
+        contexts = SequenceContexts(context_len, request.origin_input_ids, request.output_ids, True)
         arguments[_CONTEXTS] = contexts
     return contexts.times_before()
 
@@ -373,22 +374,22 @@ def _sessions(registry: Registry, profile: str) -> SessionRows:
 def _registry() -> Registry:
     try:
         return Registry.load(secret_mount=switch("IET_SECRET_MOUNT"))
-    except InputError as error:  # not the client's
+    except InputError as error:  # not the client's mistake
         raise RegistryError(str(error)) from None
 
 
 def _abort(request: Any, error: Exception) -> None:
-    """End a request with the reason; where keys lie is in the log, and no client's business."""
-    told, status = str(error), HTTPStatus.INTERNAL_SERVER_ERROR
+    """End a request with the reason; paths appear in the log only, not in the client's message."""
+    message, status = str(error), HTTPStatus.INTERNAL_SERVER_ERROR
     if isinstance(error, InputError):
         status = HTTPStatus.BAD_REQUEST
     elif not isinstance(error, _ServerError):
         _log.error("a request cannot be marked, and is ended: %s: %s", type(error).__name__, error)
-        told = f"this server cannot mark the text ({type(error).__name__}); its log says why"
+        message = f"this server cannot mark the text ({type(error).__name__}); its log says why"
     try:
         if request.to_finish is None:
             finish = importlib.import_module("sglang.srt.managers.schedule_batch").FINISH_ABORT
-            request.to_finish = finish(f"iet: {told}", status, type(error).__name__)
+            request.to_finish = finish(f"iet: {message}", status, type(error).__name__)
     except ReferenceError:  # the request is gone
         pass
 
@@ -396,30 +397,31 @@ def _abort(request: Any, error: Exception) -> None:
 class _Key(str):
     __slots__ = ()
 
-    def __repr__(self) -> str:  # what JSON writes is the text itself
+    def __repr__(self) -> str:  # JSON still holds the key
         return "<key>"
 
 
 def native_watermark(registry: Registry, agent: str, *, context_window: int = 4) -> dict[str, Any]:
-    """Return the field `watermark` with which SGLang's own watermark marks a request as this agent.
+    """Return the field `watermark` of a request, for SGLang's own watermark with this agent's key.
 
         request["watermark"] = native_watermark(registry, agent)
 
-    For the gateway that holds the registry, behind which the server (`--enable-watermark`) stands: the field
-    holds a key, so no agent's request may. The key is derived from the agent's secret and opens nothing else.
-    SGLang takes 64 bits and a hash that is no cryptographic one: see its README for what that means.
+    For a gateway that holds the registry, in front of a server with `--enable-watermark`. The field holds a
+    key, so only the gateway may add it to a request. The key is derived from the agent's secret and is of no
+    other use. SGLang's keys have 64 bits, and its hash is not cryptographic: see its README for the
+    consequences.
 
     Args:
         registry: holds the agent's key.
         agent: its name.
-        context_window: ids that the mark hashes, 1 to 64, at most the server's.
+        context_window: number of ids that the mark hashes, 1 to 64, at most the server's.
 
     Returns:
         A new dict, which JSON can hold. Its repr shows no key; its JSON does.
 
     Raises:
-        InputError: no registry, or `context_window` out of range.
-        RegistryError: unknown agent.
+        InputError: `registry` is not a registry, or `context_window` is out of range.
+        RegistryError: the agent is unknown.
     """
     check_registry(registry)
     if isinstance(context_window, bool) or not isinstance(context_window, int):

@@ -1,10 +1,10 @@
 """`iet.embed_` as an operator of PyTorch, for torch.compile: `torch.ops.iet.embed_`.
 
-A compiled function cannot hold a registry, so the operator takes tensors and numbers alone, and the keys as
-a number that `handle` gives out:
+A compiled function cannot hold a registry, so the operator takes tensors and numbers only. `handle` returns a
+number for the keys:
 
     import iet.generation.torch_op                                      # registers the operator
-    keys = registry.marking_keys()                           # hold on to it: a handle does not
+    keys = registry.marking_keys()                           # keep a reference: the handle has none
     number = iet.generation.torch_op.handle(keys)
 
     @torch.compile(fullgraph=True)
@@ -13,7 +13,7 @@ a number that `handle` gives out:
         torch.ops.iet.embed_(logits, contexts, slots, number)
         return logits.softmax(-1)
 
-Importing this module imports torch; `import iet` imports neither.
+Importing this module imports torch; `import iet` imports neither of them.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _numbers = itertools.count(1)
 
 
 def handle(registry: Registry | KeyTable, *, profile: str | None = None) -> int:
-    """Return a number that stands for a key table in `torch.ops.iet.embed_`, the same one for the same table.
+    """Return the number of a key table for `torch.ops.iet.embed_`, equal for the same table.
 
-    It is good in this process, for as long as the table lives: keep the registry or the table. A registry
-    whose key is rotated hands out another table, and needs another handle.
+    It is valid in this process as long as the table exists, so keep the registry or the table. After a
+    rotation the registry has another table, which needs another handle.
 
     Args:
         registry: the registry, or a `KeyTable` of it.
-        profile: id of the profile, where the registry has several.
+        profile: id of the profile, if the registry has several.
     """
     keys = kernels.keys_to_mark_with(registry, profile)
     if keys not in _handles:
@@ -58,8 +58,8 @@ def _keys(number: int) -> KeyTable:
     keys = _tables.get(number)
     if keys is None:
         raise InputError(
-            f"keys: {number} is no handle of a key table that lives, expected what handle() returned"
-            " (keep the table: a handle does not)"
+            f"keys: {number} is no handle of an existing key table, expected what handle() returned"
+            " (keep a reference to the table: the handle has none)"
         )
     return keys
 
@@ -81,12 +81,12 @@ def embed_(
         contexts: int64 or int32 [B, n-1].
         slots: int64 or int32 [B], -1 for an unmarked row.
         keys: what `handle` returned.
-        temperature: float32 [B] or [], by which κ is multiplied; None: 1.
-        rows: int64 or int32 [M], the rows that are marked (the others are then [M, ..]); None: all.
+        temperature: float32 [B] or [], factor of κ; None: 1.
+        rows: int64 or int32 [M], the rows to mark (the other tensors are then [M, ..]); None: all.
         counts: int64 or int32 [B], as in `iet.embed_`.
 
     Raises:
-        what `iet.embed_` raises; InputError where `keys` is no handle.
+        the errors of `iet.embed_`; InputError if `keys` is no handle.
     """
     scale = 1.0 if temperature is None else temperature
     kernels.embed_(logits, contexts, slots, _keys(keys), counts=counts, temperature=scale, rows=rows)

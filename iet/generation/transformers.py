@@ -1,16 +1,15 @@
 """Marking in transformers' `generate`: `WatermarkingConfig` after sampling warpers, `LogitsProcessor` before.
 
-Both are stateless: the context of a position is read off `input_ids`, so interleaved calls, beams that swap
-rows and assisted decoding, which shows several positions of one row, need no bookkeeping.
+Both are stateless: they read contexts from `input_ids`, so interleaved calls, beams that swap rows and
+assisted decoding, which shows several positions of one row, need no bookkeeping.
 
-On a CUDA device nothing waits for a step. What a kernel refused there (see `iet.kernels.raise_if_refused`) is
-raised by a later step, the next one that finds it written; what the last step of a `generate` refused is
-raised by `iet.kernels.raise_if_refused(device)`, or not at all.
+On a CUDA device the host does not wait for a step. An error that a kernel finds there is raised by a later
+step; after the last step of a `generate`, `iet.kernels.raise_if_refused(device)` raises it.
 
-Continuous batching (`generate_batch`) shows a processor the last id of each row only, not its context. A
-`WatermarkingConfig` in its generation config is refused before it starts: transformers asks each processor
-whether it supports that, and would drop one that says no with a warning, so the question itself raises here.
-It ignores `logits_processor=` unasked; all that shows it is that the processor is never called.
+Continuous batching (`generate_batch`) shows a processor only the last id of each row, not its context. So a
+`WatermarkingConfig` raises an error before it starts: transformers asks each processor whether it supports
+continuous batching, and would drop it with a warning. `generate_batch` ignores `logits_processor=`; the only
+sign is that the processor is never called.
 """
 
 from __future__ import annotations
@@ -52,33 +51,33 @@ from iet.generation.processors import KeyedSampler, Processor, Untouched
 class LogitsProcessor(Processor):
     """Mark raw logits, before temperature, top-k and top-p: for `generate(logits_processor=[...])`.
 
-    κ counts in final logits, so it is multiplied by the temperature that the sampler will divide by. Where
-    nothing speaks against it prefer `WatermarkingConfig`: it sees the final logits itself. With a scheme of
-    placement "raw", the paper's, κ is added as it is.
+    κ is in units of final logits, so it is multiplied by the temperature that the sampler will divide by.
+    Prefer `WatermarkingConfig`, which sees the final logits. With placement "raw", as in the paper, κ is not
+    scaled.
 
     `generate_batch` ignores its `logits_processor=`, and the text carries no mark. So a processor that was
-    never called, copied or pickled warns when nothing refers to it any more, or at exit.
+    never called, copied or pickled warns when it is deleted, or at exit.
 
-    One processor serves many calls, so it cannot tell which rows share a prompt: two agents for four rows
-    mark two rows each, whatever the prompts. (`WatermarkingConfig` refuses that where prompts differ.) Use
-    one of the two, not both: each adds its mark.
+    One processor serves many calls, so it cannot know which rows share a prompt: two agents for four rows
+    mark two rows each, even if the prompts differ (`WatermarkingConfig` raises an error then). Use only one
+    of the two, because each adds its mark.
 
     Args:
         registry: holds the agents' keys.
         agents: one name per row of the prompt batch, None for an unmarked row; or one name for all rows.
             Rows that `generate` makes of one prompt (beams, num_return_sequences) share its agent.
-        temperature: of the sampler, > 0; needed unless the placement is "raw". 1.0 where nothing divides.
-        profile: id of the profile, where the registry has several.
-        session: id of the session under whose keys all rows are marked (`Registry.session`); or one id, or
-            None, per row of the prompt batch. None: agents' own keys.
+        temperature: of the sampler, > 0; required unless the placement is "raw". 1.0 if there is none.
+        profile: id of the profile, if the registry has several.
+        session: id of the session whose keys mark all rows (`Registry.session`); or one id, or None, per row
+            of the prompt batch. None: agents' own keys.
 
     Raises:
-        RegistryError: unknown agent.
-        InputError: no agents, no temperature, or a temperature out of range; or a scheme of family "gumbel",
-            which chooses among the tokens that temperature, top-k and top-p leave.
+        RegistryError: an agent is unknown.
+        InputError: there are no agents, the temperature is missing or out of range, or the scheme is of
+            family "gumbel", which needs the logits after temperature, top-k and top-p.
 
-    Calls cost O(B·V), leave `scores` as they are and are deterministic. A copy or pickle finds the keys
-    through the registry's file and holds none.
+    Calls cost O(B·V), do not change `scores` and are deterministic. A copy or pickle holds no keys; it loads
+    them from the registry's file.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class LogitsProcessor(Processor):
 
 
 _warned: dict[str | tuple[str, type[Warning], int], int] = {}
-"""Lines that made unused processors, for `warnings`: each is warned of once."""
+"""Lines that made unused processors, for `warnings`, which warns once for each."""
 
 
 def _warn_unused(filename: str, line: int) -> None:
@@ -134,29 +133,29 @@ class WatermarkingConfig(BaseWatermarkingConfig):
     nothing could be marked: `generate` then warns and its logits stay as they are.
 
     In family "gumbel" the first tokens of an answer, and a small share of the others, are left to the sampler
-    (`FreeTokens`), so that the same prompt gets different answers; each row chooses its own.
+    (`FreeTokens`), so that the same prompt gets different answers. Rows differ in their free tokens.
 
-    Saving it (`to_dict`, `to_json_file`) writes the registry's path, digests and agent names, never a key;
-    `from_dict` loads the registry from its path again.
+    `to_dict` and `to_json_file` write the registry's path, digests and agent names, never a key; `from_dict`
+    loads the registry from its path.
 
-    A generation config, or a model, that holds it is saved without it, with a warning: transformers loads no
-    watermark but its own, and whoever gets such a model could not load it.
+    A generation config, or a model, is saved without it, with a warning: transformers can load only its own
+    watermarks, so the saved model could not be loaded otherwise.
 
     Args:
         registry: holds the agents' keys.
         agents: one name per row of the prompt batch, None for an unmarked row; or one name for all rows.
             Rows that `generate` makes of one prompt (beams, num_return_sequences) share its agent.
-        profile: id of the profile, where the registry has several.
+        profile: id of the profile, if the registry has several.
         free: the free tokens of family "gumbel".
-        seed: any integer, chooses the free tokens after the first ones: every call chooses the same. None: by
-            the state of torch's generator, which is read and not changed, so `torch.manual_seed` reproduces
-            an answer.
-        session: id of the session under whose keys all rows are marked (`Registry.session`); or one id, or
-            None, per row of the prompt batch. None: agents' own keys.
+        seed: any integer, selects the free tokens after the first ones, equally in every call. None: the
+            state of torch's generator selects them, so `torch.manual_seed` reproduces an answer. The state
+            does not change.
+        session: id of the session whose keys mark all rows (`Registry.session`); or one id, or None, per row
+            of the prompt batch. None: agents' own keys.
 
     Raises:
-        RegistryError: unknown agent.
-        InputError: no agents, a scheme of placement "raw", or `free` or a seed of another type.
+        RegistryError: an agent is unknown.
+        InputError: there are no agents, the placement is "raw", or `free` or `seed` has a wrong type.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         session: str | Sequence[str | None] | None = None,
     ) -> None:
         if session is None and isinstance(registry, Registry) and registry.of_session is not None:
-            registry, session = registry.of_session  # which `to_dict` can name
+            registry, session = registry.of_session  # so that `to_dict` can name them
         self.registry = registry
         self.agents = agents
         self.profile = profile
@@ -195,11 +194,11 @@ class WatermarkingConfig(BaseWatermarkingConfig):
     def construct_processor(  # type: ignore[override]  # generate passes both
         self, vocab_size: int, device: object
     ) -> transformers.LogitsProcessor:
-        """Return the processor that `generate` appends after its warpers, a new one for each call.
+        """Return a new processor, which `generate` appends after its warpers in each call.
 
         Args:
             vocab_size: of the model, at least V.
-            device: of the model; what can be marked is decided when the logits are there.
+            device: of the model; not used, because the logits determine the device.
 
         Raises:
             ShapeError: the model's vocabulary is smaller than V.
@@ -209,15 +208,15 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         of_prompts = len(slots) > 1 or not isinstance(self.agents, str)
         if not keys.profile.family.chooses:
             return Processor(keys, slots, 1.0, of_prompts, sessions)
-        config = self._asking_config()
-        why = None
+        config = self._config_of_caller()
+        reason = None
         if config is not None and (config.num_beams or 1) > 1:
-            why = f"num_beams is {config.num_beams}"
+            reason = f"num_beams is {config.num_beams}"
         elif config is not None and config.do_sample is not True:
-            why = f"do_sample is {config.do_sample}"
-        if why is not None:
+            reason = f"do_sample is {config.do_sample}"
+        if reason is not None:
             warnings.warn(
-                f"nothing is marked: {why}, but family gumbel marks by the way in which tokens are sampled:"
+                f"nothing is marked: {reason}, but family gumbel marks by sampling tokens:"
                 " pass do_sample=True and num_beams=1 to generate, or use another family",
                 stacklevel=2,
             )
@@ -234,11 +233,11 @@ class WatermarkingConfig(BaseWatermarkingConfig):
     def _marking(self) -> tuple[KeyTable, NDArray[np.int32], RowSessions | None]:
         return _marking(self.registry, self.agents, self.profile, self.session)
 
-    def _asking_config(self) -> Any:
-        """Return the generation config of the `generate` that is asking, None if there is none.
+    def _config_of_caller(self) -> Any:
+        """Return the generation config of the running `generate`, or None.
 
-        transformers does not pass it to a processor, so it is read from the caller: the nearest one whose
-        `generation_config` holds this object. Without one the caller is taken to sample.
+        transformers does not pass it, so it is read from the nearest caller whose `generation_config` holds
+        this object. Without one, the caller is assumed to sample.
         """
         frame = sys._getframe(1)
         while frame is not None:
@@ -249,9 +248,9 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: path, digests, names, and seed and session if there are some.
+        """Return the JSON form: path, digests, names, and seed and session if set.
 
-        None, with a warning, to a generation config that is being saved: see the class.
+        While a generation config is saved, it returns None with a warning: see the class.
         """
         if _is_saved_with_a_generation_config():
             warnings.warn(
@@ -284,13 +283,13 @@ class WatermarkingConfig(BaseWatermarkingConfig):
 
         Args:
             config_dict: what `to_dict` returned.
-            registry: to be used in place of the one at the saved path (or, if that was in memory, at
-                $IET_REGISTRY), as where it lies elsewhere on this machine.
+            registry: to use instead of the one at the saved path (or at $IET_REGISTRY, if it was in memory),
+                for example if the file has another path on this machine.
 
         Raises:
-            InputError: it is not such a dict.
-            RegistryError: the registry cannot be loaded, or an agent is not in it.
-            SchemeMismatch: the registry has another profile now.
+            InputError: `config_dict` has another form.
+            RegistryError: the registry cannot be loaded, or lacks an agent.
+            SchemeMismatch: the registry's profile has changed.
         """
         fields = (_FORMAT_KEY, "registry", "profile", "profile_digest", "agents")
         if not isinstance(config_dict, Mapping) or any(field not in config_dict for field in fields):
@@ -300,10 +299,10 @@ class WatermarkingConfig(BaseWatermarkingConfig):
             )
         if registry is None:
             registry = Registry.load(config_dict["registry"])
-        found = {profile.digest for profile in registry.profiles.values()}
-        if config_dict["profile_digest"] not in found:
+        digests = {profile.digest for profile in registry.profiles.values()}
+        if config_dict["profile_digest"] not in digests:
             raise SchemeMismatch(
-                f"profile digest: got {sorted(found)} in the registry,"
+                f"profile digest: got {sorted(digests)} in the registry,"
                 f" expected {config_dict['profile_digest']}"
             )
         options = {name: config_dict.get(name) for name in ("profile", "seed", "session")}
@@ -330,7 +329,7 @@ _FORMAT_KEY = "_iet.WatermarkingConfig"
 
 
 def _is_saved_with_a_generation_config() -> bool:
-    """Tell whether transformers is writing a generation config, which asks for its parts, to a file."""
+    """Return whether transformers is writing a generation config to a file."""
     frame = sys._getframe(2)
     while frame is not None:
         if frame.f_code.co_name == "to_json_file" and isinstance(
@@ -353,7 +352,7 @@ def _marking(
     profile: str | None,
     session: str | Sequence[str | None] | None,
 ) -> tuple[KeyTable, NDArray[np.int32], RowSessions | None]:
-    """Return keys, the agents' slots in the prompt batch, and its rows' sessions where each has its own."""
+    """Return keys, the slots of the rows of the prompt batch, and the rows' sessions if they differ."""
     slots = _slots(registry, agents, profile)
     if session is None:
         return registry.marking_keys(profile), slots, None

@@ -27,12 +27,12 @@ class WaterfallLogitsProcessor(transformers.LogitsProcessor):
 
         logits[i, v] += κ·φ(p[v]) for v in [0, V),    p = RandomState((id, *context)).permutation(V)
 
-    where the context of row i is its last n-1 ids; with an id at or above V in it, p is the identity. The
-    first n-1 generated tokens are not marked: their contexts reach into the prompt.
+    The context of row i is its last n-1 ids; if an id of it is V or more, p is the identity. The first n-1
+    generated tokens are not marked, because their contexts reach into the prompt.
 
-    κ is added where the processor stands. `generate` puts it before temperature, top-k and top-p; the package
-    puts it after them, as does `logits_processor=[TemperatureLogitsWarper(0.7), TopPLogitsWarper(0.9), this]`
-    with `temperature=1.0, top_p=1.0, top_k=0` for `generate` itself.
+    `generate` runs the processor before temperature, top-k and top-p. The package marks after them, as does
+    `logits_processor=[TemperatureLogitsWarper(0.7), TopPLogitsWarper(0.9), this]` with `temperature=1.0,
+    top_p=1.0, top_k=0` for `generate` itself.
 
     Args:
         keys: the agents and their integer ids.
@@ -42,12 +42,12 @@ class WaterfallLogitsProcessor(transformers.LogitsProcessor):
         kappa: κ, at least 0. The paper used 0.8; the package's defaults are 2 and 6.
 
     Raises:
-        RegistryError: unknown agent.
-        InputError: no agents, or a value out of range.
+        RegistryError: an agent is unknown.
+        InputError: there are no agents, or a value is out of range.
 
-    A call costs a shuffle of V entries for each distinct pair of agent and context, on the CPU; for logits on
+    A call costs a shuffle of V entries on the CPU for each distinct pair of agent and context. For logits on
     another device the contexts are copied to the host and the perturbations [B, V] to the device, as in the
-    package. It leaves `scores` as they are and is deterministic.
+    package. It does not change `scores`. Deterministic.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class WaterfallLogitsProcessor(transformers.LogitsProcessor):
             raise InputError(f"kappa: got {kappa!r}, expected a finite number of at least 0")
         kappa = float(kappa)
         self._ids = [None if name is None else keys.key(name) for name in names]
-        self._words = keys.profile.scheme.n_gram - 1
-        self._first_marked = prompt_length + self._words
+        self._context_len = keys.profile.scheme.n_gram - 1
+        self._first_marked = prompt_length + self._context_len
         self._prompt_length = prompt_length
         phi = foreign.waterfall_phi(keys.profile.vocab_size, keys.scheme.k_p)
         self._shift = torch.from_numpy(phi * kappa)
@@ -76,9 +76,9 @@ class WaterfallLogitsProcessor(transformers.LogitsProcessor):
         """Return `scores` [B, >= V] with marks, for the position after `input_ids` [B, T].
 
         Raises:
-            ShapeError: rows that are no multiple of the agents, a text shorter than the prompt, fewer than
-                V logits, or logits that are no floating-point numbers.
-            InputError: a negative id in the context of a marked row.
+            ShapeError: the rows are no multiple of the agents, a text is shorter than the prompt, or the
+                logits are not floating-point numbers [B, >= V].
+            InputError: the context of a marked row has a negative id.
         """
         vocab_size = len(self._shift)
         if input_ids.dim() != 2 or input_ids.shape[1] < self._prompt_length:
@@ -96,15 +96,15 @@ class WaterfallLogitsProcessor(transformers.LogitsProcessor):
         if length < self._first_marked:
             return scores
         marked: torch.FloatTensor = scores.clone()  # type: ignore[assignment]
-        made: dict[tuple[int, ...], torch.Tensor] = {}
-        for row, context in enumerate(input_ids[:, length - self._words :].tolist()):
+        shifts: dict[tuple[int, ...], torch.Tensor] = {}
+        for row, context in enumerate(input_ids[:, length - self._context_len :].tolist()):
             key = self._ids[row // repeats]
             if key is None:
                 continue
             seed = (key, *context)
-            if seed not in made:
+            if seed not in shifts:
                 ranks = waterfall_permutation(key, context, vocab_size)
                 shift = self._shift[torch.from_numpy(ranks.astype(np.int64))]
-                made[seed] = shift.to(device=marked.device, dtype=marked.dtype)
-            marked[row, :vocab_size] += made[seed]
+                shifts[seed] = shift.to(device=marked.device, dtype=marked.dtype)
+            marked[row, :vocab_size] += shifts[seed]
         return marked

@@ -72,7 +72,7 @@ def test_a_client_that_names_what_the_processor_keeps_there(
     sglang: types.SimpleNamespace, registry: iet.Registry, value: Any
 ) -> None:
     spoofed = {"iet_agent": "planner", adapter._CONTEXTS: value, "__req__": value}
-    spoofed |= {"iet_session": "run-7", adapter._HELD: value}
+    spoofed |= {"iet_session": "run-7", adapter._SESSION_ROW: value}
     hostile, other = served_beside(sglang, spoofed, length=4)
     assert (hostile.finished_reason, other.finished_reason) == ("length", "length")  # it is marked as ever
 

@@ -220,7 +220,7 @@ def test_requests_choose_free_tokens_by_their_seed_or_number(host: Any, runner: 
             params = SamplingParams(seed=seed, extra_args={"iet_agent": "planner"})
             if runner == "V1":
                 processor.update_state(v1.BatchUpdate(1, [0], [(0, params, [5, 6, 7], [])], []))
-                found.append(processor._marker._requests[0].name)
+                found.append(processor._marker._requests[0].key)
             else:
                 processor.add_request(0, params)
                 found.append(int(processor._marker._requests[0]))
@@ -256,7 +256,7 @@ def test_free_tokens_that_are_none_are_refused(
 def test_a_limit_within_the_free_tokens_is_warned_of(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     host(family="gumbel")
     said: list[str] = []
-    monkeypatch.setattr(settings, "tell", said.append)
+    monkeypatch.setattr(settings, "report", said.append)
     settings._warn_of_limit.cache_clear()
     monkeypatch.setenv("IET_FREE_FIRST", "8")
     forget_settings()

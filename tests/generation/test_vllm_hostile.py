@@ -36,7 +36,7 @@ from tests.support.vllm_engine import (
     v2,
 )
 
-from iet.generation.vllm import refusals  # isort: skip - after the stubs
+from iet.generation.vllm import sampler  # isort: skip - after the stubs
 from vllm.exceptions import VLLMValidationError  # isort: skip - likewise
 
 END = 5
@@ -66,10 +66,10 @@ def test_where_a_text_ends_is_read_of_the_text_model_too() -> None:
     text = SimpleNamespace(eos_token_id=END)
     for whole, end in ((SimpleNamespace(), END), (SimpleNamespace(eos_token_id=7), 7)):
         found.model_config.hf_config, found.model_config.hf_text_config = whole, text
-        assert refusals.end_of_text(found) == end
+        assert sampler.end_of_text(found) == end
     found.model_config.hf_text_config = SimpleNamespace(eos_token_id=None)
     found.model_config.hf_config = SimpleNamespace(eos_token_id=found.model_config.get_vocab_size())
-    assert refusals.end_of_text(found) == 0
+    assert sampler.end_of_text(found) == 0
 
 
 def params_of(arguments: Any, **more: Any) -> Any:

@@ -38,7 +38,7 @@ from iet.generation.vllm import settings  # noqa: E402
 from iet.generation.vllm import v2 as v2_marker  # noqa: E402
 
 IETLogitsProcessor = adapter.IETLogitsProcessor
-V2Marker, RequestKeys = v2_marker.BySlot, settings.RequestKeys
+V2Marker, RequestKeys = v2_marker.V2Marker, settings.RequestKeys
 read_settings = settings.read_settings
 forget_settings = settings._read.cache_clear
 

@@ -2,12 +2,12 @@
 
     IET_REGISTRY=host.json vllm serve MODEL --logits-processors iet.generation.vllm:IETLogitsProcessor
 
-docs/guides/vllm.md is the recipe, and says what does not work. vLLM runs this class in two places: where
-requests arrive (`validate_params` only) and next to the model. Both read the same environment, because vLLM
+docs/guides/vllm.md is the recipe, with its limits. vLLM runs this class in two processes: the frontend
+(`validate_params` only) and the engine. Both read the same environment, because vLLM
 hands its configuration to the second one alone. Importing this module does not touch CUDA.
 
-No entry point is registered. vLLM would load it for every server of the environment, marked or not, and its
-V1 runner does not repair the placeholders in the token lists of a processor that comes as one.
+The package registers no entry point: vLLM would load it for every server, and its V1 runner does not repair
+the placeholders in the token lists of processors that are entry points.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ try:
 except ImportError as error:
     raise missing(f"marking in vLLM: {error}", "vllm") from None
 
-from iet.generation.vllm.refusals import end_of_text, tell
-from iet.generation.vllm.settings import RequestKeys, preload, read_settings
-from iet.generation.vllm.v1 import ByRow
-from iet.generation.vllm.v2 import BySlot
+from iet.generation.vllm.sampler import end_of_text
+from iet.generation.vllm.settings import RequestKeys, preload, read_settings, report
+from iet.generation.vllm.v1 import V1Marker
+from iet.generation.vllm.v2 import V2Marker
 
 _interfaces: list[Any] = []
 try:  # the V2 model runner; older releases have none
@@ -49,9 +49,9 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
 
         logits[i, v] += κ·T_i·φ(P(k_π, v)),    k_π the hash of row i's context under the key of its agent
 
-    vLLM divides by the request's temperature T_i afterwards, so κ counts in final logits; under greedy
-    sampling it divides by nothing, and T_i is 1: a greedy text is marked too, where its first two candidates
-    are less than 2κ apart. With a scheme of placement "raw", the paper's, T_i is 1 always. top-k, top-p and
+    vLLM divides by the request's temperature T_i afterwards, so κ is in units of final logits. Under
+    greedy sampling T_i is 1: a greedy text is marked too, if its first two candidates differ by less than 2κ.
+    With placement "raw", as in the paper, T_i is always 1. top-k, top-p and
     min-p come after the mark, and so do the penalties of the V1 runner.
 
     With family "gumbel" it chooses the token itself, from the distribution that vLLM would draw from:
@@ -60,8 +60,8 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
 
     where temperature, min-p, top-k and top-p are the request's. vLLM then draws that token, with drafts as
     well: its rejection sampler accepts a draft exactly if it is the token. k_π holds how
-    often the context stands earlier in the sequence, prompt included. A greedy request is refused: it draws
-    nothing. Penalties count, also under the V1 runner, which applies its own after the processor.
+    often the context occurred earlier in the sequence, prompt included. Greedy requests are refused, because
+    they draw nothing. Penalties have their effect, also under the V1 runner, which applies them later.
 
     In family "gumbel" the first tokens of an answer, and a small share of the others, are left to vLLM's own
     sampler (`FreeTokens`), so that the same prompt gets different answers. Each request chooses its own, by
@@ -73,13 +73,13 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
     Beside the agent, `"iet_session": "run-7"` asks for the keys that the agent has in that session
     (`Registry.session`); they are derived when the request is taken up, and forgotten with it.
 
-    A request that was admitted and cannot be marked, because frontend and engine read different files, ends
-    with an empty text, and the log says why: nothing here raises for one request.
+    If a request was admitted but cannot be marked, because frontend and engine read different files, its text
+    ends, and the log says why. One request never stops the engine.
 
     Environment, read once per process, when it loads this class (restart to take up rotated keys):
-        IET_REGISTRY: the registry file, best an export with the agents of this host only.
-        IET_PROFILE: id of the profile, where the registry has several.
-        IET_DEFAULT_AGENT: whom a request that names nobody is marked for. Default: such text is unmarked.
+        IET_REGISTRY: the registry file; an export with the agents of this host is best.
+        IET_PROFILE: id of the profile, if the registry has several.
+        IET_DEFAULT_AGENT: the agent of requests that name none. Default: their text is not marked.
         IET_REQUIRE_AGENT: 1 refuses requests that would be unmarked.
         IET_SECRET_MOUNT: 1 accepts a read-only mount of any file mode.
         IET_FREE_FIRST, IET_FREE_RATE: the free tokens of family "gumbel". Default: those of `FreeTokens`.
@@ -92,13 +92,13 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
     Raises:
         RegistryError, SchemeMismatch: the registry cannot be read.
         InputError: a setting is out of range, or the model is a diffusion model; with family "gumbel" also
-            where vLLM's own watermark is on, or log-probabilities are to be those of the row that is left.
+            if vLLM's own watermark is on, or log-probabilities would be computed after the token is forced.
         ShapeError: the model's vocabulary is smaller than V.
         BackendUnavailable: the device is neither the CPU nor CUDA, or the CUDA module is missing.
 
-    A step costs O(B·V) for marked rows. With the V2 runner on CUDA that is two kernels, with drafts and
-    without, but for family "gumbel": one reads the contexts where they lie, the other marks; nothing is
-    copied or waited for. Deterministic, and the same on every rank.
+    A step costs O(B·V) for marked rows. With the V2 runner on CUDA these are two kernels, except in family
+    "gumbel": one reads the contexts, the other marks; nothing is copied or waited for. Deterministic, and
+    equal on every rank.
     """
 
     def __init__(self, vllm_config: Any, where: Any, is_pin_memory: bool = False) -> None:
@@ -111,15 +111,15 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
             check_vllm_chooses_nothing(
                 getattr(vllm_config, "watermark_config", None), getattr(model, "logprobs_mode", None)
             )
-        by_slot = hasattr(where, "all_token_ids")
-        device = torch.device(where.device if by_slot else where)
+        is_v2 = hasattr(where, "all_token_ids")
+        device = torch.device(where.device if is_v2 else where)
         if device.type not in ("cpu", "cuda"):
             raise BackendUnavailable(f"device: got {device}, expected the CPU or CUDA")
-        names = RequestKeys(getattr(vllm_config, "instance_id", None) or None)
+        request_keys = RequestKeys(getattr(vllm_config, "instance_id", None) or None)
         self._marker: Any = (
-            BySlot(settings, names, where, device, end_of_text(vllm_config))
-            if by_slot
-            else ByRow(settings, names, device, is_pin_memory, end_of_text(vllm_config))
+            V2Marker(settings, request_keys, where, device, end_of_text(vllm_config))
+            if is_v2
+            else V1Marker(settings, request_keys, device, is_pin_memory, end_of_text(vllm_config))
         )
         if device.type == "cuda":
             prepare(self._marker.keys, device)  # now, not in the first request
@@ -139,8 +139,8 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
         try:
             settings = read_settings()
         except IetError as error:
-            # vLLM tells a client only of a ValueError, and where keys lie is no client's business.
-            tell(f"no request can be marked: {error}")
+            # vLLM shows clients the text of a ValueError only, and this one must not name paths.
+            report(f"no request can be marked: {error}")
             raise InputError(
                 "this server cannot mark text: its registry or a setting of its environment cannot be read;"
                 " its log says why"
@@ -157,7 +157,7 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """Follow the V1 runner's batch: requests removed, added and moved since the last step.
+        """Update the rows of the V1 runner's batch: requests removed, added and moved since the last step.
 
         Args:
             batch_update: its `BatchUpdate`, or None.
@@ -165,7 +165,7 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
         self._marker.update(batch_update)
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """Take up a request of the V2 runner, in place of whichever had its slot before.
+        """Add a request of the V2 runner; it replaces the previous one in its slot.
 
         Args:
             req_idx: the slot.
@@ -177,7 +177,7 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
         return bool(self._marker.add(req_idx, sampling_params))
 
     def apply_staged_writes(self) -> None:
-        """Send new requests of the V2 runner to the device; raise what an earlier step refused there."""
+        """Copy the V2 runner's new requests to the device; raise an error that an earlier step found."""
         self._marker.flush()
 
     def apply(self, logits: torch.Tensor, ctx: Any = None) -> torch.Tensor:
@@ -187,10 +187,9 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
             logits: float32 [rows, >= V].
             ctx: the V2 runner's `LogitsContext`.
 
-        Where a step cannot be marked, its marked requests end (see `refusals`). Where a context holds a
-        placeholder, that request ends with the V1 runner, and the step's with the V2 runner on a CPU. On CUDA
-        the V2 runner's are found on the device, the row stays unmarked, and a later `apply_staged_writes`
-        raises.
+        If a step cannot be marked, its marked requests end (see `force_eos_`). If a context holds a
+        placeholder, the V1 runner ends that request, and the V2 runner on a CPU the requests of the step. On
+        CUDA the V2 runner leaves the row unmarked, and a later `apply_staged_writes` raises an error.
         """
         marked: torch.Tensor = self._marker.apply(logits, ctx)
         return marked

@@ -1,6 +1,6 @@
-"""What vLLM samples from: the logits that it shows a processor, after temperature, min-p, top-k and top-p.
+"""The logits that vLLM samples from, after penalties, temperature, min-p, top-k and top-p; and forced ends.
 
-Temperature and min-p are one line each in vLLM's Triton kernels, and the same line here; top-k, top-p and the
+Temperature and min-p are one line each in vLLM's Triton kernels, and the same line here. Top-k, top-p and the
 penalties, which the V1 runner applies after its processors, are vLLM's own functions.
 """
 
@@ -15,13 +15,13 @@ import torch
 
 @dataclasses.dataclass(frozen=True)
 class Filters:
-    """What a request asks of the sampler.
+    """A request's sampling parameters.
 
     Attributes:
         temperature: above 0.
-        min_p: 0 to 1; 0: none.
+        min_p: 0 to 1; 0: off.
         top_k: number of tokens; 0 or less: all.
-        top_p: above 0, at most 1; 1: all.
+        top_p: above 0, at most 1; 1: off.
     """
 
     temperature: float = 1.0
@@ -35,19 +35,19 @@ class Filters:
         return cls(params.temperature, params.min_p, params.top_k, params.top_p)
 
     def values(self, columns: int) -> tuple[float, float, float, float]:
-        """Return temperature, min-p, top-k and top-p for rows of so many columns."""
+        """Return temperature, min-p, top-k and top-p, with top-k at most `columns`."""
         top_k = self.top_k if 0 < self.top_k <= columns else columns
         return self.temperature, self.min_p, top_k, self.top_p
 
 
 @dataclasses.dataclass(frozen=True)
 class Penalties:
-    """What a request asks for against repetition.
+    """A request's penalties.
 
     Attributes:
-        repetition: by which logits of ids that stand in prompt or output are divided, or multiplied below 0.
-        presence, frequency: taken off ids of the output, once, and for each time that they stand there.
-        prompt, output: the ids, the lists that vLLM keeps.
+        repetition: logits of ids in prompt or output are divided by it, or multiplied if negative.
+        presence, frequency: subtracted from ids of the output, once, and for each occurrence.
+        prompt, output: the ids, in vLLM's own lists.
     """
 
     repetition: float
@@ -63,68 +63,94 @@ class Penalties:
         return cls(*values, prompt, output)
 
     @property
-    def asked(self) -> bool:
-        """Whether there are any."""
+    def active(self) -> bool:
+        """Whether any penalty has an effect."""
         return (self.repetition, self.presence, self.frequency) != (1.0, 0.0, 0.0)
 
 
 def penalise_(logits: torch.Tensor, penalties: Sequence[Penalties]) -> torch.Tensor:
-    """Apply what the V1 runner would apply after its processors, in place.
+    """Apply in place the penalties that the V1 runner would apply after its processors.
 
     Args:
         logits: float32 [B, V'].
         penalties: of each row.
     """
-    if not any(each.asked for each in penalties):
+    if not any(penalty.active for penalty in penalties):
         return logits
-    from vllm.model_executor.layers.utils import apply_penalties  # here as below
+    from vllm.model_executor.layers.utils import apply_penalties  # not at import, see `final_logits`
 
     def padded(rows: list[Sequence[int]]) -> torch.Tensor:
-        longest, columns = max(map(len, rows)), logits.shape[1]  # the id that stands for none
-        filled = [[*ids, *[columns] * (longest - len(ids))] for ids in rows]
+        longest, padding = max(map(len, rows)), logits.shape[1]
+        filled = [[*ids, *[padding] * (longest - len(ids))] for ids in rows]
         return torch.tensor(filled, dtype=torch.int64).reshape(len(rows), longest).to(logits.device)
 
     def values(name: str) -> torch.Tensor:
-        return torch.tensor([getattr(each, name) for each in penalties], dtype=torch.float32).to(
-            logits.device
-        )
+        column = [getattr(penalty, name) for penalty in penalties]
+        return torch.tensor(column, dtype=torch.float32).to(logits.device)
 
-    changed: torch.Tensor = apply_penalties(
+    penalised: torch.Tensor = apply_penalties(
         logits,
-        padded([each.prompt for each in penalties]),
-        padded([each.output for each in penalties]),
+        padded([penalty.prompt for penalty in penalties]),
+        padded([penalty.output for penalty in penalties]),
         values("presence"),
         values("frequency"),
         values("repetition"),
     )
-    return changed
+    return penalised
 
 
 def final_logits(logits: torch.Tensor, table: torch.Tensor, filters: Iterable[Filters]) -> torch.Tensor:
-    """Return what vLLM samples from: softmax of a row is the distribution of its token.
+    """Return the logits that vLLM samples from: softmax of a row is the distribution of its token.
 
-        ℓ / T,  -inf where ℓ / T < max + log(min_p),  then top-k, then top-p of what is left
+        ℓ / T,  -inf if ℓ / T < max + log(min_p),  then top-k, then top-p of the rest
 
     Args:
-        logits: floating-point [B, V'], left as they are.
+        logits: floating-point [B, V'], not changed.
         table: float64 [B, 4] on their device: `Filters.values` of each row.
-        filters: those in the batch, by which steps that nobody asks for are left out.
+        filters: of the requests in the batch; steps that no request needs are skipped.
 
     Returns:
-        float32 [B, V'], a new tensor. Nothing is read back to the host.
+        float32 [B, V'], a new tensor. Nothing is copied to the host.
     """
-    asked = list(filters)
+    used = list(filters)
     final = logits.to(torch.float32, copy=True)
-    if any(each.temperature != 1 for each in asked):
+    if any(f.temperature != 1 for f in used):
         final.div_(table[:, :1].float())
-    if any(each.min_p > 0 for each in asked):
+    if any(f.min_p > 0 for f in used):
         final.masked_fill_(final < final.amax(dim=1, keepdim=True) + table[:, 1:2].float().log(), -torch.inf)
-    top_k = table[:, 2].int() if any(0 < each.top_k < logits.shape[1] for each in asked) else None
-    top_p = table[:, 3].float() if any(each.top_p < 1 for each in asked) else None
+    top_k = table[:, 2].int() if any(0 < f.top_k < logits.shape[1] for f in used) else None
+    top_p = table[:, 3].float() if any(f.top_p < 1 for f in used) else None
     if top_k is None and top_p is None:
         return final
-    # Not at import: the module asks what the platform is.
+    # Not at import, because the module queries the platform.
     from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
     filtered: torch.Tensor = apply_top_k_top_p(final, top_k, top_p)
     return filtered
+
+
+def end_of_text(vllm_config: Any) -> int:
+    """Return the id that ends a text, 0 if the model's configuration names none."""
+    model = vllm_config.model_config
+    for name in ("hf_config", "hf_text_config"):  # models for images and text have the second one
+        eos = getattr(getattr(model, name, None), "eos_token_id", None)
+        eos = eos[0] if isinstance(eos, (list, tuple)) and eos else eos
+        if isinstance(eos, int) and 0 <= eos < model.get_vocab_size():
+            return eos
+    return 0
+
+
+def force_eos_(logits: torch.Tensor, rows: torch.Tensor, eos: int) -> torch.Tensor:
+    """Force the end of the text in some rows, in place.
+
+    An exception next to the model would end vLLM's engine with all its requests. So a request that cannot be
+    marked after it was admitted ends this way, and the others continue.
+
+    Args:
+        logits: floating-point [B, V'].
+        rows: bool [B], or their int64 indices.
+        eos: the id that ends a text.
+    """
+    logits[rows] = -torch.inf
+    logits[rows, eos] = 0.0
+    return logits

@@ -1,9 +1,10 @@
-"""What the environment says about marking in vLLM, and what a request may say."""
+"""Settings of marking in vLLM: the server's environment, and the arguments of a request."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import os
 import secrets
 from collections.abc import Mapping
@@ -16,47 +17,56 @@ from iet.generation.agents import UNMARKED_FIELD as UNMARKED
 from iet.generation.agents import session_of_request
 from iet.generation.checks import shown, switch
 from iet.generation.free import FreeTokens, check_seed, free_of_environment, request_key
-from iet.generation.vllm.refusals import REFUSED, tell
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
 
+_log = logging.getLogger("iet.generation.vllm")
+
+REFUSED = -2
+"""Instead of a slot: the request was admitted but cannot be marked, so its text ends."""
+
 GREEDY_BELOW = 1e-5
-"""vLLM's own limit: logits of a request with a lower temperature are divided by nothing."""
+"""vLLM's own limit: at lower temperatures it decodes greedily and does not divide the logits."""
 
 PLACEHOLDER = (
-    "a placeholder (-1) stands in the context of {where}, where a token should: vLLM's asynchronous"
-    " scheduling leaves it to processors whose token lists it does not repair (vllm-project/vllm#52461), and"
-    " hashing it would lose the mark. Pass the processor by --logits-processors"
+    "a placeholder (-1) is in the context of {where} instead of a token: vLLM's asynchronous scheduling"
+    " leaves it to processors whose token lists it does not repair (vllm-project/vllm#52461), and hashing it"
+    " would lose the mark. Pass the processor by --logits-processors"
     " iet.generation.vllm:IETLogitsProcessor (LLM(logits_processors=[...])), not as an entry point; or start"
     " vLLM with --no-async-scheduling"
 )
 
 
+def report(problem: object) -> None:
+    """Write to the server's log why requests end or cannot be marked."""
+    _log.error("%s", problem)
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the environment says, read once per process."""
+    """The settings of a server, read from the environment once per process."""
 
     keys: KeyTable
     slots: Mapping[str, int]
     require_agent: bool
     default: int  # the slot of a request that names no agent; -1: it is not marked
     digest: str = ""  # of the registry
-    registry: Registry | None = None  # that the keys are of; without it no request has a session
+    registry: Registry | None = None  # of the keys; without it, no request can have a session
     free: FreeTokens = FreeTokens()  # noqa: RUF009  # frozen
 
     def slot_of(self, params: Any) -> int:
         """Return the slot of a request's agent, -1 for an unmarked one, or raise InputError."""
-        given: Mapping[str, Any] = getattr(params, "extra_args", None) or {}
-        if not isinstance(given, Mapping):
-            raise InputError(f"extra_args: got {type(given).__name__}, expected a dict")
-        ours = (name for name in given if isinstance(name, str) and name.startswith("iet_"))
+        arguments: Mapping[str, Any] = getattr(params, "extra_args", None) or {}
+        if not isinstance(arguments, Mapping):
+            raise InputError(f"extra_args: got {type(arguments).__name__}, expected a dict")
+        ours = (name for name in arguments if isinstance(name, str) and name.startswith("iet_"))
         unknown = next((name for name in ours if name not in (AGENT, SESSION, UNMARKED)), None)
         if unknown is not None:
             raise InputError(
                 f"{shown(unknown)[1:-1]}: expected {AGENT}, {SESSION} or {UNMARKED}, and nothing else of this"
                 " prefix"
             )
-        agent, unmarked = given.get(AGENT), given.get(UNMARKED, False)
+        agent, unmarked = arguments.get(AGENT), arguments.get(UNMARKED, False)
         # HTTP turns true into 1.
         if not isinstance(unmarked, (bool, int)) or unmarked not in (0, 1):
             raise InputError(f"{UNMARKED}: got {shown(unmarked)}, expected true or false")
@@ -70,7 +80,7 @@ class Settings:
                     f' expected the name of an agent, over HTTP as "vllm_xargs": {{"{AGENT}": NAME}}'
                 )
             return slot
-        # Whoever may ask need not know who else is served here, so no names are listed.
+        # The message lists no names, because clients need not know which other agents are served.
         if not isinstance(agent, str) or agent not in self.slots:
             raise InputError(
                 f"{AGENT}: got {shown(agent)}, expected the name of an agent in this server's registry"
@@ -78,7 +88,7 @@ class Settings:
         return self.slots[agent]
 
     def session_of(self, params: Any) -> str | None:
-        """Return the id of a request's session, None without one, or raise InputError."""
+        """Return the id of a request's session, or None; or raise InputError."""
         session = (getattr(params, "extra_args", None) or {}).get(SESSION)
         return None if session is None else session_of_request(session)
 
@@ -88,7 +98,7 @@ class Settings:
         return self.keys.profile.family.chooses
 
     def check(self, params: Any) -> None:
-        """Raise an InputError for a request that is refused."""
+        """Raise an InputError if a request cannot be marked as it asks."""
         slot = self.slot_of(params)
         if self.session_of(params) is not None and slot < 0:
             raise InputError(f"{SESSION}: got one for text that is not marked, expected {AGENT} beside it")
@@ -104,24 +114,24 @@ class Settings:
             _warn_of_limit(limit, self.free.first)
 
     def marking_slot(self, params: Any) -> int:
-        """Return the slot of a request that was admitted, -1 for one that is not marked.
+        """Return the slot of an admitted request, -1 for an unmarked one, `REFUSED` for an invalid one.
 
-        `REFUSED` for one that should not have been: whoever admitted it may have read another registry.
-        vLLM's own warm-up requests never were: they name nobody, and may be greedy.
+        The frontend may have admitted it with another registry. vLLM's warm-up requests are not checked by
+        the frontend: they name no agent and may be greedy.
         """
         try:
             slot = self.default if self.require_agent and not params.extra_args else self.slot_of(params)
             return slot if self._draws(params) else -1
         except Exception as error:
-            tell(f"a request that was admitted cannot be marked, and is ended: {error}")
+            report(f"a request that was admitted cannot be marked, and is ended: {error}")
             return REFUSED
 
     def _draws(self, params: Any) -> bool:
-        """Tell whether tokens of the request are drawn in a way that the mark can use."""
+        """Return whether the request samples its tokens, or the mark does not need that."""
         return not self.chooses or params.temperature >= GREEDY_BELOW
 
     def temperature_of(self, params: Any) -> float:
-        """Return what κ is multiplied by: where vLLM divides by a temperature after the processor, that."""
+        """Return the factor of κ: the temperature by which vLLM divides after the processor, else 1."""
         raw = self.keys.profile.scheme.placement == "raw"
         if raw or self.chooses or params.temperature < GREEDY_BELOW:
             return 1.0
@@ -129,14 +139,14 @@ class Settings:
 
 
 class RequestKeys:
-    """Names requests, so that each chooses free tokens of its own, the same on every rank.
+    """Keys of requests that select their free tokens, equal on every rank.
 
-    A request with a seed is named by it. Another one is named by its number among the requests of this
-    engine, which all ranks count alike. A request that vLLM preempts and takes up again gets another name,
-    which changes nothing: its committed tokens are not sampled again.
+    The key depends on the request's seed. Without a seed it depends on the request's number in this engine,
+    which is equal on all ranks. A request that vLLM preempts and resumes gets another key. That is harmless,
+    because its committed tokens are not sampled again.
 
     Args:
-        engine: the name of this engine, and of no other: `VllmConfig.instance_id`. None: one is drawn.
+        engine: a unique name of this engine: `VllmConfig.instance_id`. None: a random one.
     """
 
     def __init__(self, engine: str | None) -> None:
@@ -153,37 +163,37 @@ class RequestKeys:
 @functools.cache
 def _warn_of_limit(limit: int, first: int) -> None:
     """Write once to the log that answers of this length are not marked."""
-    tell(
+    report(
         f"requests with max_tokens {limit} are not marked: the first {first} tokens of an answer are free;"
         " ask for more tokens, or start the server with fewer free tokens (IET_FREE_FIRST)"
     )
 
 
 def preload() -> None:
-    """Read what the environment says when the process loads this, so that all of a server read the same file.
+    """Read the settings when a process loads this module, and compare the registries of a server's processes.
 
-    vLLM's frontend loads it before it starts the engine, whose processes compare what they read. Where it
-    cannot be read, requests and the engine say so.
+    vLLM's frontend loads the module before it starts the engine. If the settings cannot be read, requests and
+    the engine report it.
     """
     try:
         digest = read_settings().digest
     except IetError:
         return
-    before = os.environ.setdefault(_DIGEST, digest)
-    if before != digest:
-        tell(
-            f"the registry has changed since this server was started (digest {before[:16]}, now"
+    first = os.environ.setdefault(_DIGEST, digest)
+    if first != digest:
+        report(
+            f"the registry has changed since this server was started (digest {first[:16]}, now"
             f" {digest[:16]}): requests for agents that only one of its processes knows are refused; start it"
             " again"
         )
 
 
 _DIGEST = "IET_SERVED_DIGEST"
-"""In the environment of a server's processes, set by the first of them: the digest of its registry."""
+"""Environment variable with the digest of the server's registry, set by its first process."""
 
 
 def read_settings() -> Settings:
-    """Return what the environment says.
+    """Return the settings of the environment.
 
     Raises:
         InputError, RegistryError, SchemeMismatch: a variable is out of range, or the registry cannot be read.

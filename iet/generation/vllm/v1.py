@@ -1,4 +1,4 @@
-"""vLLM's V1 model runner: rows are places in its batch, and token lists are the host's."""
+"""vLLM's V1 model runner: requests have rows in its batch, and token lists are on the host."""
 
 from __future__ import annotations
 
@@ -11,53 +11,52 @@ import torch
 
 from iet.errors import IetError
 from iet.generation.contexts import SequenceContexts
-from iet.generation.sampling import ContextIds, leave_one
-from iet.generation.sessions import HeldRow, SessionRows
-from iet.generation.vllm.refusals import REFUSED, close_, tell
-from iet.generation.vllm.sampler import Filters, Penalties, final_logits, penalise_
-from iet.generation.vllm.settings import PLACEHOLDER, RequestKeys, Settings
+from iet.generation.sampling import ContextIds, force_token
+from iet.generation.sessions import SessionRow, SessionRows
+from iet.generation.vllm.sampler import Filters, Penalties, final_logits, force_eos_, penalise_
+from iet.generation.vllm.settings import PLACEHOLDER, REFUSED, RequestKeys, Settings, report
 from iet.kernels import embed_
 from iet.marks.keys import KeyTable
 
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """One that is marked."""
+    """A request that is marked."""
 
-    key: int  # row of the table of keys
+    slot: int  # row of the key table
     temperature: float
     filters: Filters
     penalties: Penalties
     contexts: SequenceContexts
-    name: int = 0  # by which it chooses free tokens
-    held: HeldRow | None = None  # that of its session
+    key: int = 0  # selects its free tokens
+    session_row: SessionRow | None = None  # keeps the row of its session's key reserved
 
 
 _ENDED = _Request(
     REFUSED, 1.0, Filters(), Penalties(1.0, 0.0, 0.0, (), ()), SequenceContexts(1, (), (), False)
 )
-"""Stands for a request that is ended."""
+"""Placeholder for a request whose text ends."""
 
 
-class ByRow:
+class V1Marker:
     """Follows the runner's batch, and marks the rows of requests that name an agent."""
 
     def __init__(
-        self, settings: Settings, names: RequestKeys, device: torch.device, pin: bool, end: int
+        self, settings: Settings, request_keys: RequestKeys, device: torch.device, pin: bool, eos: int
     ) -> None:
         self._settings = settings
-        self._names = names
-        self._words = settings.keys.profile.scheme.n_gram - 1
+        self._request_keys = request_keys
+        self._context_len = settings.keys.profile.scheme.n_gram - 1
         self._ids = ContextIds(settings.keys.profile)
         self._device = device
-        self._end = end
+        self._eos = eos
         self._pin = pin and device.type == "cuda"
         self._requests: dict[int, _Request] = {}
         self._sessions = SessionRows(settings.registry, settings.keys)
 
     @property
     def keys(self) -> KeyTable:
-        """What rows are marked with."""
+        """The key table of marked rows."""
         return self._sessions.keys
 
     def update(self, batch_update: Any) -> None:
@@ -72,7 +71,7 @@ class ByRow:
             try:
                 request = self._request(params, prompt, output)
             except Exception as error:
-                tell(f"a request that was admitted cannot be marked, and is ended: {error}")
+                report(f"a request that was admitted cannot be marked, and is ended: {error}")
                 request = _ENDED
             if request is not None:
                 requests[row] = request
@@ -84,22 +83,22 @@ class ByRow:
                 requests[source] = replaced
 
     def _request(self, params: Any, prompt: Sequence[int] | None, output: Sequence[int]) -> _Request | None:
-        """Return what marks a request, None where nothing does."""
-        key = self._settings.marking_slot(params)
-        if key < 0:
-            return _ENDED if key == REFUSED else None
-        name = self._names.next(params.seed)
-        known = prompt or ()  # None where the prompt is given as embeddings
+        """Return the state of a marked request, None for an unmarked one."""
+        slot = self._settings.marking_slot(params)
+        if slot < 0:
+            return _ENDED if slot == REFUSED else None
+        key = self._request_keys.next(params.seed)
+        prompt = prompt or ()  # None if the prompt is embeddings
         session = self._settings.session_of(params)
-        held = None if session is None else self._sessions.take(key, session)
+        session_row = None if session is None else self._sessions.take(slot, session)
         return _Request(
-            key if held is None else held.row,
+            slot if session_row is None else session_row.row,
             self._settings.temperature_of(params),
             Filters.of(params),
-            Penalties.of(params, known, output),
-            SequenceContexts(self._words, known, output, self._settings.chooses),
-            name,
-            held,
+            Penalties.of(params, prompt, output),
+            SequenceContexts(self._context_len, prompt, output, self._settings.chooses),
+            key,
+            session_row,
         )
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
@@ -109,10 +108,10 @@ class ByRow:
             logits = self._mark(logits)
             ended = [row for row, request in self._requests.items() if request is _ENDED]
         except IetError as error:
-            tell(f"a step cannot be marked, and its requests are ended: {error}")
+            report(f"a step cannot be marked, and its requests are ended: {error}")
             ended = list(self._requests)
         if ended:
-            close_(logits, torch.tensor(ended, device=logits.device), self._end)
+            force_eos_(logits, torch.tensor(ended, device=logits.device), self._eos)
         return logits
 
     def _mark(self, logits: torch.Tensor) -> torch.Tensor:
@@ -124,14 +123,14 @@ class ByRow:
             if request is _ENDED or row in free:
                 continue
             context = request.contexts.last()
-            if len(context) < self._words:
+            if len(context) < self._context_len:
                 continue
             if min(context) < 0:
-                tell(f"a request is ended: {PLACEHOLDER.format(where=f'row {row}')}")
+                report(f"a request is ended: {PLACEHOLDER.format(where=f'row {row}')}")
                 self._requests[row] = _ENDED
                 continue
             count = request.contexts.times_before() if self._settings.chooses else 0
-            marked.append([row, request.key, count, *context])
+            marked.append([row, request.slot, count, *context])
             requests.append(request)
         if not marked:
             return logits
@@ -144,14 +143,14 @@ class ByRow:
         return logits
 
     def _free_rows(self) -> frozenset[int]:
-        """Return the rows that vLLM's sampler draws without a mark in this step."""
+        """Return the rows whose token in this step is free."""
         if not self._settings.chooses or not self._requests:
             return frozenset()
         rows = np.array(list(self._requests), np.int64)
         requests = self._requests.values()
-        names = np.array([request.name for request in requests], np.int64)
+        keys = np.array([request.key for request in requests], np.int64)
         positions = np.array([len(request.contexts.output) for request in requests], np.int64)
-        return frozenset(rows[self._settings.free.are_free(names, positions)].tolist())
+        return frozenset(rows[self._settings.free.are_free(keys, positions)].tolist())
 
     def _choose(
         self,
@@ -162,16 +161,16 @@ class ByRow:
         contexts: torch.Tensor,
         requests: Sequence[_Request],
     ) -> torch.Tensor:
-        """Leave one token in each of the rows."""
-        shown, filters = logits.index_select(0, rows), [request.filters for request in requests]
-        table = self._sent([each.values(logits.shape[1]) for each in filters], torch.float64)
-        # This runner applies them to what it gets back, where they change nothing any more.
-        penalised = penalise_(shown.to(torch.float32, copy=True), [each.penalties for each in requests])
+        """Choose the tokens of some rows, and force them."""
+        raw, filters = logits.index_select(0, rows), [request.filters for request in requests]
+        table = self._sent([f.values(logits.shape[1]) for f in filters], torch.float64)
+        # The runner applies the penalties again to the result; they have no effect on a forced token.
+        penalised = penalise_(raw.to(torch.float32, copy=True), [request.penalties for request in requests])
         noisy = final_logits(penalised, table, filters)
-        fresh = self._ids.are_marked(contexts)
-        embed_(noisy, contexts, torch.where(fresh, slots, -1), self._sessions.keys, counts=counts)
-        return logits.index_copy_(0, rows, leave_one(noisy, shown, fresh))
+        marked = self._ids.are_marked(contexts)
+        embed_(noisy, contexts, torch.where(marked, slots, -1), self._sessions.keys, counts=counts)
+        return logits.index_copy_(0, rows, force_token(noisy, raw, marked))
 
     def _sent(self, values: Any, dtype: torch.dtype) -> torch.Tensor:
-        # New pinned memory each step: torch reuses it only when the copy is done.
+        # New pinned memory each step: torch reuses it only after the copy has finished.
         return torch.tensor(values, dtype=dtype, pin_memory=self._pin).to(self._device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""vLLM's V2 model runner: a request keeps its slot, and its tokens are on the device."""
+"""vLLM's V2 model runner: a request has a fixed slot, and its tokens are on the device."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import numpy as np
 import torch
 
 from iet.errors import IetError, InputError
-from iet.generation.sampling import ContextIds, leave_one, times_before
+from iet.generation.sampling import ContextIds, force_token, times_before
 from iet.generation.sessions import SessionRows
-from iet.generation.vllm.refusals import REFUSED, close_, tell
-from iet.generation.vllm.sampler import Filters, final_logits
-from iet.generation.vllm.settings import PLACEHOLDER, RequestKeys, Settings
+from iet.generation.vllm.sampler import Filters, final_logits, force_eos_
+from iet.generation.vllm.settings import PLACEHOLDER, REFUSED, RequestKeys, Settings, report
 from iet.kernels import embed_
 from iet.marks.keys import KeyTable
 from iet.native.cuda import Refusals
@@ -21,20 +20,20 @@ from iet.native.rows import SequenceRows
 _NO_FILTERS = Filters()
 
 
-class BySlot:
-    """Marks the rows of requests whose slots hold an agent's key.
+class V2Marker:
+    """Marks the rows of requests that name an agent.
 
-    `state` is vLLM's `LogitsProcRequestState`. Two arrays over its slots say whose key marks a request and
-    what its sampler does; they are sent when requests came, and everything else is read where it lies.
+    `state` is vLLM's `LogitsProcRequestState`. Arrays over its slots hold each request's key row and sampling
+    parameters. They are copied to the device after requests arrive; all other data is on the device already.
     """
 
     def __init__(
-        self, settings: Settings, names: RequestKeys, state: Any, device: torch.device, end: int = 0
+        self, settings: Settings, request_keys: RequestKeys, state: Any, device: torch.device, eos: int = 0
     ) -> None:
         self._settings = settings
-        self._names = names
+        self._request_keys = request_keys
         self._state = state
-        self._end = end
+        self._eos = eos
         self._ended = np.zeros(state.max_num_reqs, dtype=np.bool_)
         self._key_slots = np.full(state.max_num_reqs, -1, dtype=np.int32)
         self._temperatures = np.ones(state.max_num_reqs, dtype=np.float32)
@@ -44,38 +43,38 @@ class BySlot:
         self._changed = False
         self._refusals = Refusals()
         self._ids = ContextIds(settings.keys.profile)
-        with torch.inference_mode(False):  # they are changed later, in whatever mode
+        with torch.inference_mode(False):  # they are changed later, in any mode
             self._device_slots = torch.from_numpy(self._key_slots.copy()).to(device)
             self._device_temperatures = torch.from_numpy(self._temperatures.copy()).to(device)
             self._device_requests = torch.from_numpy(self._requests.copy()).to(device)
             self._device_filters = torch.from_numpy(self._filter_values.copy()).to(device)
-            self._device = self._device_slots.device  # with its number
+            self._device = self._device_slots.device  # with its index
             self._back = torch.arange(1 - settings.keys.profile.scheme.n_gram, 0, device=device)
-        # A row for each slot, so that a request's session has one.
+        # A row of keys for each slot, for the request's session.
         self._sessions = SessionRows(settings.registry, settings.keys, state.max_num_reqs)
-        # On CUDA one kernel reads contexts where they lie; on the CPU torch gathers them.
+        # On CUDA one kernel reads the contexts from vLLM's arrays; on the CPU torch gathers them.
         on_cuda = self._device.type == "cuda"
         self._rows = SequenceRows(self._sessions.keys.marking, self._device) if on_cuda else None
 
     @property
     def keys(self) -> KeyTable:
-        """What rows are marked with."""
+        """The key table of marked rows."""
         return self._sessions.keys
 
     def add(self, index: int, params: Any) -> bool:
-        """Take up a request, and tell whether its row is changed."""
+        """Add a request, and return whether its rows are changed."""
         key, temperature, filters = -1, 1.0, _NO_FILTERS
         try:
             key = self._settings.marking_slot(params)
             if key >= 0:
-                self._requests[index] = self._names.next(params.seed)
+                self._requests[index] = self._request_keys.next(params.seed)
             if key >= 0 and (session := self._settings.session_of(params)) is not None:
                 key = self._sessions.put(index, key, session)
             if key >= 0:
                 filters, temperature = Filters.of(params), self._settings.temperature_of(params)
             values = filters.values(self._state.vocab_size)
         except Exception as error:
-            tell(f"a request that was admitted cannot be marked, and is ended: {error}")
+            report(f"a request that was admitted cannot be marked, and is ended: {error}")
             key, filters = REFUSED, _NO_FILTERS
             values = filters.values(self._state.vocab_size)
         self._ended[index] = key == REFUSED
@@ -87,7 +86,7 @@ class BySlot:
         return key != -1
 
     def flush(self) -> None:
-        """Send what came, and raise what an earlier step refused on the device."""
+        """Copy new requests to the device, and raise an error that an earlier step found there."""
         try:
             self._refusals.check()
         except InputError as error:
@@ -96,29 +95,29 @@ class BySlot:
         if not self._changed:
             return
         self._changed = False
-        for values, there in (
+        for values, on_device in (
             (self._key_slots, self._device_slots),
             (self._temperatures, self._device_temperatures),
             (self._requests, self._device_requests),
             (self._filter_values, self._device_filters),
         ):
-            # A copy: these arrays may change again before the device has read them.
+            # A copy, because the arrays may change again before the device has read them.
             staged = torch.from_numpy(values)
             staged = staged.pin_memory() if self._device.type == "cuda" else staged.clone()
-            there.copy_(staged, non_blocking=True)
+            on_device.copy_(staged, non_blocking=True)
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Mark the rows of a step, and end what cannot be marked."""
+        """Mark the rows of a step, and end the requests that cannot be marked."""
         ended = self._ended[ctx.idx_mapping_np]
         try:
             logits = self._mark(logits, ctx)
         except IetError as error:
-            tell(f"a step cannot be marked, and its requests are ended: {error}")
+            report(f"a step cannot be marked, and its requests are ended: {error}")
             ended = ended | (self._key_slots[ctx.idx_mapping_np] >= 0)
         if ended.any():
             slots = ctx.expanded_idx_mapping
             which = torch.as_tensor(ctx.idx_mapping_np[ended], dtype=slots.dtype, device=slots.device)
-            close_(logits, torch.isin(slots, which), self._end)
+            force_eos_(logits, torch.isin(slots, which), self._eos)
         return logits
 
     def _mark(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
@@ -129,8 +128,8 @@ class BySlot:
             return self._apply_on_cuda(self._rows, logits, ctx)
         slots = ctx.expanded_idx_mapping.to(torch.int64)
         requests = slots.clamp(min=0)  # padding rows have slot -1
-        contexts, there = self._contexts(requests, ctx)
-        unmarked = ~there | (slots < 0)
+        contexts, complete = self._contexts(requests, ctx)
+        unmarked = ~complete | (slots < 0)
         if self._settings.chooses:
             unmarked = unmarked | self._are_free(requests, ctx)
         keys = self._device_slots[requests].masked_fill(unmarked, -1)
@@ -165,7 +164,7 @@ class BySlot:
         if self._settings.chooses:
             noisy = self._final_logits(logits, ctx.expanded_idx_mapping.clamp(min=0), ctx)
             rows.embed_(noisy)
-            marked = leave_one(noisy, logits, rows.are_marked())
+            marked = force_token(noisy, logits, rows.are_marked())
         else:
             rows.embed_(logits)
         self._refusals.note(self._device)
@@ -179,22 +178,21 @@ class BySlot:
         keys: torch.Tensor,
         ctx: Any,
     ) -> torch.Tensor:
-        """Return the logits with one token left in rows that are marked."""
+        """Choose the tokens of marked rows, and force them."""
         counts = times_before(*self._sequences(requests, ctx), contexts)
-        fresh = (keys >= 0) & self._ids.are_marked(contexts)
+        marked = (keys >= 0) & self._ids.are_marked(contexts)
         noisy = self._final_logits(logits, requests, ctx)
-        embed_(noisy, contexts, torch.where(fresh, keys, -1), self._sessions.keys, counts=counts)
-        return leave_one(noisy, logits, fresh)
+        embed_(noisy, contexts, torch.where(marked, keys, -1), self._sessions.keys, counts=counts)
+        return force_token(noisy, logits, marked)
 
     def _final_logits(self, logits: torch.Tensor, requests: torch.Tensor, ctx: Any) -> torch.Tensor:
         filters = [self._filters[index] for index in ctx.idx_mapping_np.tolist()]
         return final_logits(logits, self._device_filters[requests], filters)
 
     def _are_free(self, requests: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Tell which rows [rows] hold a token that vLLM's sampler draws without a mark.
+        """Return which rows [rows] have a free token.
 
-        The prompt of a request that was preempted ends where it did before, `prompt_len`; `prefill_len` would
-        count its answer.
+        The answer of a preempted request still starts at `prompt_len`; `prefill_len` includes its answer.
         """
         _, ends = self._ends(requests, ctx)
         positions = ends[:, 0] - self._state.prompt_len.gpu[requests].to(torch.int64)
@@ -203,31 +201,32 @@ class BySlot:
     def _contexts(self, requests: torch.Tensor, ctx: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the contexts of rows [rows, n-1], and which rows have one [rows].
 
-        Row j of a request (j > 0 only where drafts are verified) stands after its committed tokens and the
-        first j drafts, which are the inputs of its rows 1 to j:
+        Row j of a request (j > 0 only if drafts are verified) follows its committed tokens and the first j
+        drafts, which are the inputs of its rows 1 to j:
 
             position = total_len + j + (-(n-1) .. -1);   committed if below total_len, else a draft
 
-        What stands in a draft's place where there is none (-1) ends in a row that vLLM rejects, so such a row
-        is left alone; among committed tokens a -1 is an error, which embed_ finds.
+        A missing draft (-1) leads to a row that vLLM rejects, so such a row is not marked. A -1 among
+        committed tokens is an error, which embed_ reports.
         """
         committed, ends = self._ends(requests, ctx)
         positions = ends + self._back
         ids, is_draft = self._ids_at(positions, requests, committed, ends, ctx)
-        there = positions[:, 0] >= 0
-        return ids, there if is_draft is None else there & ~(is_draft & (ids < 0)).any(dim=1)
+        complete = positions[:, 0] >= 0
+        return ids, complete if is_draft is None else complete & ~(is_draft & (ids < 0)).any(dim=1)
 
     def _sequences(self, requests: torch.Tensor, ctx: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the ids before each row [rows, T], drafts included, and how many they are [rows]."""
+        """Return the ids before each row [rows, T], with drafts, and their number [rows]."""
         committed, ends = self._ends(requests, ctx)
-        # The longest sequence of the step, as far as the host knows: to ask the device would be to wait.
+        # An upper bound of the longest sequence; the exact length is on the device, and reading it would
+        # wait.
         longest = min(int(ctx.seq_lens_upper_bound_np.max()), self._state.all_token_ids.gpu.shape[1])
         positions = torch.arange(longest, device=self._device).expand(len(requests), -1)
         ids, _ = self._ids_at(positions, requests, committed, ends, ctx)
         return ids, ends[:, 0]
 
     def _ends(self, requests: torch.Tensor, ctx: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return how many ids of a row's sequence are committed, and how many stand before it."""
+        """Return the number of committed ids of each row's sequence, and of all ids before the row."""
         committed = self._state.total_len.gpu[requests].to(torch.int64)[:, None]
         if not self._has_drafts(ctx):
             return committed, committed
@@ -245,7 +244,7 @@ class BySlot:
         ends: torch.Tensor,
         ctx: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the ids at positions [rows, P] of the sequences, and which are drafts; None: none is."""
+        """Return the ids at positions [rows, P] of the sequences, and which of them are drafts or None."""
         tokens = self._state.all_token_ids.gpu
         ids = tokens[requests[:, None], positions.clamp(0, tokens.shape[1] - 1)]
         if not self._has_drafts(ctx):
