@@ -13,7 +13,7 @@ import numpy as np
 import iet
 import iet.native
 from iet import kernels
-from iet.cli.options import Commands, add_registry, load_registry, say
+from iet.cli.options import Commands, add_registry, load_registry, say, secret_mount
 from iet.cli.progress import progress
 from iet.marks.derivation import derive_subkey
 from iet.marks.registry import Registry
@@ -121,7 +121,7 @@ def _check_engine(arguments: argparse.Namespace) -> int:
         tokenizer=arguments.tokenizer,
         options=options,
         registry=arguments.registry,
-        secret_mount=arguments.secret_mount,
+        secret_mount=secret_mount(),
     )
     marks, needed = all(check.good is not False for check in checks), NEEDED[arguments.engine]
     if arguments.json:

@@ -32,11 +32,8 @@ def say(text: str) -> None:
 
 
 def add_registry(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name the registry file."""
+    """Add the option that names the registry file."""
     parser.add_argument("-r", "--registry", help="the registry file (default: $IET_REGISTRY)")
-    parser.add_argument(
-        "--secret-mount", action="store_true", help="accept a read-only mount of any file mode"
-    )
 
 
 def add_audit_options(parser: argparse.ArgumentParser, *names: str, **helps: str) -> None:
@@ -57,7 +54,7 @@ def add_audit_options(parser: argparse.ArgumentParser, *names: str, **helps: str
         elif kind in (int, float):
             more |= {"type": kind}
         elif name == "decoder_options":
-            more |= {"action": "append", "type": _name_and_value, "default": []}
+            more |= {"action": "append", "type": name_and_value, "default": []}
         elif name == "known_agents":
             more |= {"action": "append"}
         text = helps.get(name, option.help)
@@ -77,22 +74,29 @@ def audit_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def _name_and_value(word: str) -> tuple[str, Any]:
-    """Return an option of a decoder, NAME=VALUE; the value is JSON, or else a string."""
+def name_and_value(word: str) -> tuple[str, Any]:
+    """Return the parts of NAME=VALUE; the value is JSON, or else a string."""
     name, equals, value = word.partition("=")
     if not equals or not name.isidentifier():
-        raise argparse.ArgumentTypeError(f"got {word!r:.80}, expected NAME=VALUE, such as min_segment=8")
+        raise argparse.ArgumentTypeError(f"got {word!r:.80}, expected NAME=VALUE, such as n_gram=5")
     try:
         return name, json.loads(value)
     except ValueError:
         return name, value
 
 
+def secret_mount() -> bool:
+    """Return whether key files may have any mode on a read-only mount: `IET_SECRET_MOUNT=1`."""
+    from iet.generation.checks import switch
+
+    return switch("IET_SECRET_MOUNT")
+
+
 def load_registry(arguments: argparse.Namespace) -> Any:
     """Return the registry that the arguments name."""
     import iet
 
-    return iet.Registry.load(arguments.registry, secret_mount=arguments.secret_mount)
+    return iet.Registry.load(arguments.registry, secret_mount=secret_mount())
 
 
 def refuse_uris(files: Iterable[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from iet.cli.options import (
@@ -13,6 +12,8 @@ from iet.cli.options import (
     add_tokenizer,
     audit_options,
     load_registry,
+    name_and_value,
+    secret_mount,
     tokenizers_of,
     whole,
 )
@@ -63,13 +64,12 @@ def add_auditing(audit: argparse.ArgumentParser) -> None:
         help="its agents and keys: of waterfall integer ids, such as planner=42,critic=43; of an engine a"
         ' JSON file, {"planner": key}, that only its owner may read',
     )
-    audit.add_argument("--n-gram", type=int, help="its n (default: 2, of an engine the engine's)")
-    audit.add_argument("--k-p", type=int, help="k_p of waterfall (default: 1)")
     audit.add_argument(
         "--parameter",
         action="append",
+        type=name_and_value,
         metavar="NAME=VALUE",
-        help="another one of an engine's scheme, such as vocab_size=32000; may be repeated",
+        help="a parameter of the scheme, such as n_gram=3 or vocab_size=32000; may be repeated",
     )
     add_audit_options(audit)
 
@@ -92,16 +92,12 @@ def check_reading(parser: argparse.ArgumentParser, arguments: argparse.Namespace
         parser.error("--as-copied does not go with --messages, which are read one by one")
     own = [arguments.registry, arguments.profile, arguments.decoys or None]
     own += [arguments.published, arguments.sessions]
-    theirs = [arguments.keys, arguments.n_gram, arguments.k_p, arguments.parameter]
     if arguments.scheme is None:
-        if any(option is not None for option in theirs):
-            parser.error("--keys, --n-gram, --k-p and --parameter go with --scheme")
+        if arguments.keys is not None or arguments.parameter is not None:
+            parser.error("--keys and --parameter go with --scheme")
         return
     if arguments.keys is None or len(arguments.tokenizer or []) != 1 or any(o is not None for o in own):
         parser.error("--scheme takes --keys and one --tokenizer, and none of a registry's options")
-    unknown = "parameter" if arguments.scheme == "waterfall" else "k_p"
-    if getattr(arguments, unknown) is not None:
-        parser.error(f"--{unknown.replace('_', '-')} does not go with --scheme {arguments.scheme}")
 
 
 def keys_of(arguments: argparse.Namespace) -> Any:
@@ -110,20 +106,14 @@ def keys_of(arguments: argparse.Namespace) -> Any:
 
     if arguments.scheme is None:
         return load_registry(arguments)
-    numbers = {name: getattr(arguments, name) for name in ("n_gram", "k_p")}
-    options: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
-    options["tokenizer"] = arguments.tokenizer[0]
-    given = _parameters(arguments.parameter or [])
-    if arguments.scheme == "kgw" and "vocab_size" not in given:
+    options = {**_parameters(arguments), "tokenizer": arguments.tokenizer[0]}
+    if arguments.scheme == "kgw" and "vocab_size" not in options:
         raise InputError(
             "--parameter: got no vocab_size, expected --parameter vocab_size=N, that of the model's config:"
             " green lists depend on it"
         )
     if arguments.scheme != "waterfall":
-        options = {**given, **options}
-        return iet.EngineKeys.load(
-            arguments.keys, arguments.scheme, secret_mount=arguments.secret_mount, **options
-        )
+        return iet.EngineKeys.load(arguments.keys, arguments.scheme, secret_mount=secret_mount(), **options)
     keys: dict[str, int] = {}
     for pair in arguments.keys.split(","):
         name, _, key = (part.strip() for part in pair.rpartition("="))
@@ -142,20 +132,16 @@ _NO_PARAMETERS = ("self", "cls", "path", "scheme", "keys", "tokenizer", "secret_
 """Arguments of `EngineKeys` and its `load` that are no parameters of a scheme."""
 
 
-def _parameters(given: list[str]) -> dict[str, Any]:
-    """Return NAME=VALUE pairs, values in JSON or else as they are."""
-    found: dict[str, Any] = {}
-    for pair in given:
-        name, equals, value = pair.partition("=")
-        if not (equals and name.isidentifier()) or name in _NO_PARAMETERS:
-            raise InputError(f"--parameter: got {pair!r}, expected NAME=VALUE, such as greenlist_ratio=0.5")
-        if name in found:
+def _parameters(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the parameters of --scheme by name."""
+    parameters: dict[str, Any] = {}
+    for name, value in arguments.parameter or []:
+        if name in _NO_PARAMETERS or (arguments.scheme == "waterfall" and name not in ("n_gram", "k_p")):
+            raise InputError(f"--parameter: got {name!r}, expected one of --scheme {arguments.scheme}")
+        if name in parameters:
             raise InputError(f"--parameter: got {name!r} twice, expected each once")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
-    return found
+        parameters[name] = value
+    return parameters
 
 
 def auditor_of(arguments: argparse.Namespace, registry: Any) -> Any:

@@ -8,7 +8,7 @@ import pathlib
 import sys
 from typing import Any
 
-from iet.cli.options import Commands, add_registry
+from iet.cli.options import Commands, add_registry, load_registry, name_and_value, secret_mount
 from iet.errors import BackendUnavailable, InputError, TokenizerMismatch, check_number
 from iet.report.lines import harmless
 
@@ -56,10 +56,15 @@ def add(commands: Commands) -> None:
         metavar="INDEX",
         help="index of published text (iet index): its contents are no evidence; it may grow",
     )
-    limits = serve.add_argument_group("limits")
-    for name, description in _LIMITS.items():
-        kind = int if name.endswith("_bytes") or name in ("requests", "per_client", "connections") else float
-        limits.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=description)
+    serve.add_argument(
+        "--limit",
+        action="append",
+        type=name_and_value,
+        default=[],
+        metavar="NAME=N",
+        help="another limit, such as seconds=30; may be repeated: "
+        + "; ".join(f"{name}: {description}" for name, description in _LIMITS.items()),
+    )
     serve.set_defaults(run=_serve, check=_check)
 
 
@@ -85,13 +90,15 @@ def _serve(arguments: argparse.Namespace) -> int:
         return 0
     workers = arguments.workers if arguments.workers is not None else _cores()
     check_number("workers", workers, 1, 1024)
-    values = {name: getattr(arguments, name) for name in _LIMITS}
-    request_limits = limits.Limits(**{name: value for name, value in values.items() if value is not None})
-    registry = iet.Registry.load(arguments.registry, secret_mount=arguments.secret_mount)
+    unknown = [name for name, _ in arguments.limit if name not in _LIMITS]
+    if unknown:
+        raise InputError(f"--limit: got {unknown[0]!r}, expected one of {', '.join(_LIMITS)}")
+    request_limits = limits.Limits(**dict(arguments.limit))
+    registry = load_registry(arguments)
     path: Any = registry.path
     tokenizers = _tokenizers(arguments.tokenizer or [], registry)
     _check_tokenizers(registry, tokenizers)
-    files = audits.AuditFiles(path, arguments.secret_mount, tokenizers, arguments.published)
+    files = audits.AuditFiles(path, secret_mount(), tokenizers, arguments.published)
     iet.Auditor(registry, published=arguments.published)  # refuses files that no worker could use
     tokens = None if arguments.no_auth else credentials.Credentials(arguments.tokens)
     for name, value in ONE_THREAD.items():

@@ -8,7 +8,7 @@ import math
 import pathlib
 import sys
 
-from iet.cli.options import Commands, add_encoding, read_bytes, say
+from iet.cli.options import Commands, add_encoding, load_registry, read_bytes, say
 from iet.errors import InputError, VerificationError
 from iet.marks.files import shown_path
 from iet.report.lines import harmless
@@ -47,7 +47,6 @@ def add(commands: Commands) -> None:
         help="the opening of a key (iet keys open) to compare; with -r, also with that registry",
     )
     verify.add_argument("-r", "--registry", help="the registry to compare")
-    verify.add_argument("--secret-mount", action="store_true", help=argparse.SUPPRESS)
     verify.add_argument("--json", action="store_true", help="print what was signed as JSON")
     verify.set_defaults(run=_verify, check=_check)
 
@@ -74,7 +73,6 @@ def _text_of(path: pathlib.Path, encoding: str | None, messages: bool) -> str | 
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    import iet
     from iet.marks.commitment import Opening
     from iet.report import sign
     from iet.report.sign import load_public_key
@@ -86,7 +84,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         text = _text_of(arguments.text, arguments.encoding, arguments.messages)
     registry = opening = None
     if arguments.registry is not None:
-        registry = iet.Registry.load(arguments.registry, secret_mount=arguments.secret_mount)
+        registry = load_registry(arguments)
     if arguments.opening is not None:
         try:
             opening = Opening.from_dict(json.loads(read_bytes(arguments.opening)))

@@ -336,13 +336,14 @@ def test_damaged_registries_are_refused_and_none_of_their_content_is_shown(
 
 @posix
 def test_a_registry_that_others_can_read_is_refused(
-    team: pathlib.Path, text: pathlib.Path, said: Said
+    team: pathlib.Path, text: pathlib.Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     team.chmod(0o640)
     assert "mode 0640, expected 0600; run: chmod 600" in said(3, "audit", text, "-r", team)
     team.chmod(0o444)
     if os.geteuid() == 0 or not os.access(team, os.W_OK):
-        assert run("audit", text, "-r", team, "--secret-mount") == 0
+        monkeypatch.setenv("IET_SECRET_MOUNT", "1")
+        assert run("audit", text, "-r", team) == 0
 
 
 def test_another_tokenizer_is_refused(

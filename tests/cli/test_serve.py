@@ -77,10 +77,10 @@ def test_what_it_does_not_begin_with(path: pathlib.Path, capsys: pytest.CaptureF
             (["--no-auth", "-r", path, "--workers", 0], "workers: got 0"),
             (["--no-auth", "-r", words, "--tokenizer", "nothing"], "nothing"),
             (["--no-auth", "-r", words, "--tokenizer", "iet:demo"], "expects"),
-            (["--no-auth", "-r", path, "--per-client", 0], "per_client: got 0"),
-            (["--no-auth", "-r", path, "--seconds", "nan"], "seconds: got nan"),
+            (["--no-auth", "-r", path, "--limit", "per_client=0"], "per_client: got 0"),
+            (["--no-auth", "-r", path, "--limit", "seconds=NaN"], "seconds: got nan"),
             (
-                ["--no-auth", "-r", path, "--wait", "inf"],
+                ["--no-auth", "-r", path, "--limit", "wait=Infinity"],
                 "wait: got inf, expected a number from 0.05 to 86400",
             ),
             (["--no-auth", "-r", path, "--port", 99999], "port: got 99999, expected an int from 0 to 65535"),

@@ -37,7 +37,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def service(folder: pathlib.Path, registry: pathlib.Path) -> Iterator[Running]:
-    with serving(folder, registry, "--body-bytes", 400_000, workers=2) as running:
+    with serving(folder, registry, "--limit", "body_bytes=400000", workers=2) as running:
         yield running
 
 
@@ -254,7 +254,8 @@ def test_a_document_that_needs_too_much_memory_fails_only_its_request(
 ) -> None:
     expected = auditor.audit(text_of(FILES["a.docx"], name="a.docx")).evidence
     # Python may never come out of what it does where memory ends: no time limit is what stops it then.
-    with serving(tmp_path, registry, "--memory-bytes", 100_000_000, "--seconds", 600, workers=2) as service:
+    limits = ["--limit", "memory_bytes=100000000", "--limit", "seconds=600"]
+    with serving(tmp_path, registry, *limits, workers=2) as service:
         reply = send(service, "many.html", b"<b>" * 1_300_000, timeout=600)  # type: ignore[arg-type]
         assert reply.status == 503, reply.body[:300]
         ends = "more memory than a worker has", "died at work"

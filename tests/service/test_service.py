@@ -28,7 +28,7 @@ SECRET_WORD = "w599"  # of the texts: in no path, log or metric
 
 @pytest.fixture(scope="module")
 def service(folder: pathlib.Path, registry: pathlib.Path) -> Iterator[Running]:
-    with serving(folder, registry, "--body-bytes", 200_000, workers=2) as running:
+    with serving(folder, registry, "--limit", "body_bytes=200000", workers=2) as running:
         yield running
 
 

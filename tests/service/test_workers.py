@@ -25,7 +25,7 @@ pytestmark = posix
 def test_a_worker_that_is_killed_or_stands_still_fails_its_request_alone(
     tmp_path: pathlib.Path, registry: pathlib.Path
 ) -> None:
-    with serving(tmp_path, registry, "--seconds", 2, workers=1) as service:
+    with serving(tmp_path, registry, "--limit", "seconds=2", workers=1) as service:
 
         def read() -> None:
             """Ask until two seconds are enough for a text, as they are at once where nothing else runs."""

@@ -149,8 +149,8 @@ def serving(
     made = add_token(folder / "tokens", "alice") if token else None
     authentication = ["--tokens", folder / "tokens"] if token else ["--no-auth"]
     command = [sys.executable, "-m", "iet", "serve", "-r", registry, "--port", 0, "--workers", workers]
-    for name in ("seconds", "wait", "body-seconds"):
-        command += [f"--{name}", PATIENCE]
+    for name in ("seconds", "wait", "body_seconds"):
+        command += ["--limit", f"{name}={PATIENCE}"]
     log = folder / "log"
     environment = {
         **os.environ,

@@ -452,7 +452,7 @@ def test_audit_on_the_command_line(
     document.write_text("The plan is to read the whole report first, and then to write. " * 6)
     tokenizer = str(MODEL.parent / "tokenizer.json") if MODEL.is_file() else "iet:demo"
     common = ["audit", str(document), "--keys", str(key_file), "--tokenizer", tokenizer, "--json"]
-    assert main([*common, "--scheme", "vllm-gumbel", "--n-gram", "3"]) == 0
+    assert main([*common, "--scheme", "vllm-gumbel", "--parameter", "n_gram=3"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["profiles"][0]["scheme"]["name"] == "vllm-gumbel"
     assert report["profiles"][0]["scheme"]["n_gram"] == 3
@@ -463,10 +463,8 @@ def test_audit_on_the_command_line(
     assert "expected a str of 1 to 16 hex digits" in capsys.readouterr().err
     assert main([*common, "--scheme", "kgw"]) == 3
     assert "expected --parameter vocab_size=N" in capsys.readouterr().err
-    assert main([*common, "--scheme", "kgw", "--parameter", "vocab_size"]) == 3
-    capsys.readouterr()
     assert main([*common, "--scheme", "kgw", *vocab, "--parameter", "vocab_size=6000"]) == 3
     assert "--parameter: got 'vocab_size' twice, expected each once" in capsys.readouterr().err
-    for wrong in ([*common, "--n-gram", "3"], [*common, "--scheme", "kgw", "--k-p", "1"]):
+    for wrong in ([*common, "--parameter", "n_gram=3"], [*common, "--scheme", "kgw", "--parameter", "k_p"]):
         with pytest.raises(SystemExit):
             main(wrong)

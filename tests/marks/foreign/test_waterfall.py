@@ -195,7 +195,7 @@ assert iet.backends().host == {backend!r}, iet.backends()
 ids = np.random.default_rng(0).integers(0, 400, 120)
 keys = iet.WaterfallKeys({{"a": 42, "b": 43}}, vocab_size=400)
 np.save({path!r}, iet.score_tokens(ids, keys))
-print(iet.Auditor(keys).audit(token_ids=ids).to_json())
+print(iet.Auditor(keys, "cusum").audit(token_ids=ids).to_json())
 """
     path = tmp_path / "reference.npy"
     run = python(script.format(backend="reference", path=str(path)), IET_BACKEND="reference")
@@ -397,7 +397,7 @@ def test_another_tokenizer_is_refused(tmp_path: pathlib.Path) -> None:
     "arguments",
     [
         ["--keys", "a=42"],
-        ["--n-gram", "3"],
+        ["--parameter", "n_gram=3"],
         ["--scheme", "waterfall", "--keys", "a=42"],
         ["--scheme", "waterfall", "--tokenizer", str(MODEL)],
         ["--scheme", "waterfall", "--keys", "a=42", "--tokenizer", str(MODEL), "-r", "team.json"],
