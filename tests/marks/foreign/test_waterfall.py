@@ -186,22 +186,18 @@ def test_short_texts() -> None:
         assert not scores.any()
 
 
-def test_the_reference_backend_scores_and_audits_alike(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_reference_backend_scores_alike(tmp_path: pathlib.Path) -> None:
     script = """
 import numpy as np, iet
 assert iet.backends().host == {backend!r}, iet.backends()
 ids = np.random.default_rng(0).integers(0, 400, 120)
 keys = iet.WaterfallKeys({{"a": 42, "b": 43}}, vocab_size=400)
 np.save({path!r}, iet.score_tokens(ids, keys))
-print(iet.Auditor(keys, "cusum").audit(token_ids=ids).to_json())
 """
     path = tmp_path / "reference.npy"
     run = python(script.format(backend="reference", path=str(path)), IET_BACKEND="reference")
     assert run.returncode == 0, run.stderr
     exec(script.format(backend=iet.backends().host, path=str(tmp_path / "here.npy")), {})
-    assert run.stdout == capsys.readouterr().out
     scores = np.load(path)
     assert np.array_equal(scores, np.load(tmp_path / "here.npy"))
     assert scores.any()
