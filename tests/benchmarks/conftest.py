@@ -1,4 +1,4 @@
-"""What the tests of several benchmarks share."""
+"""Fixtures of several benchmarks' tests."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Image = pytest.importorskip("PIL.Image")
 
 
 def png(height: int, levels: int) -> bytes:
-    """A picture of noise in so many levels of each colour."""
+    """A picture of noise with `levels` levels of each colour."""
     noise = np.random.default_rng(0).integers(0, levels, (height, 600, 3)) * (255 // max(1, levels - 1))
     held = io.BytesIO()
     Image.fromarray(noise.astype(np.uint8)).save(held, "PNG")

@@ -19,7 +19,7 @@ def test_all_contestants_run_once_a_round_in_changing_order() -> None:
     assert len(rounds) == 20
     assert all(sorted(order) == ["a", "b", "c"] for order in rounds)
     assert len(set(rounds)) > 2
-    # samples[name][i] is of round i: the moment of each call tells.
+    # samples[name][i] is of round i: the moment of each call shows it.
     for name, values in samples.items():
         assert values == [4 + 3 * i + order.index(name) for i, order in enumerate(rounds)]
 

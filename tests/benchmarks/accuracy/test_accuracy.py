@@ -60,14 +60,14 @@ def test_who_knows_where_turns_end_names_everybody_where_marks_are_strong(work: 
         assert len(text.truth) == len(text.ids)
         assert len(np.unique(text.truth)) == 4
         assert token_accuracy(text.truth, decoders.oracle(text)) == 1
-        # What is asked of it depends on where the boundaries are said to be.
+        # Its answer depends on the stated boundaries.
         blurred = dataclasses.replace(text, truth=np.repeat([0, 1], [len(text.ids) - 3, 3]))
         assert len(np.unique(decoders.oracle(blurred)[:-3])) == 1
 
 
 def test_the_oracle_counts_a_pair_once_in_a_turn() -> None:
     registry = texts.keys("shipped", "fourier", 5, 2)
-    ids = np.array([5, 6] * 20 + [100, 200, 300])  # one pair of its own, and one that stands 20 times
+    ids = np.array([5, 6] * 20 + [100, 200, 300])  # one pair of its own, and one that occurs 20 times
     text = decoders.Text(None, registry, ids, np.zeros(len(ids), np.int64))  # type: ignore[arg-type]
     scores = iet.score_tokens(ids, registry)
     sums = scores[[1, 2, 40, 41, 42]].sum(axis=0)

@@ -1,4 +1,4 @@
-"""The table behind the p-values of keys: what its program draws, and what lies in the package."""
+"""The table for the p-values of keys: what its program draws, and what lies in the package."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_between_the_tables_shortest_texts_p_values_are_not_too_small(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(activity_null, "POOL", 1 << 17)
-    # In three blocks 3 tokens can stand out, in two or four not alike: log P is not linear in log n.
+    # In three blocks 3 tokens can be high, in two or four not alike: log P is not linear in log n.
     found = np.array(activity_null.tail("fourier", 48, 900_000, seed=3))
     levels = np.array(activity_null.LEVELS)
     judged = (found > math.log(1e-6)) & (levels > -0.5)

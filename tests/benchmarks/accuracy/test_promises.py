@@ -1,4 +1,4 @@
-"""What is promised of segments: regimes are what they say, and figures are counted right."""
+"""Promises about segments: regimes are what they say, and figures are counted right."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_verdicts_name_what_is_not_kept() -> None:
 
     assert unbiased_engines.verdicts({"sglang": each(0.5, 0)}) == (1, [])
     assert unbiased_engines.verdicts({"sglang": each(1e-4, 0)}) == (1, ["sglang, T = 1"])
-    # Among a hundred rows the same p-value is none to speak of.
+    # Among a hundred rows the same p-value is not significant.
     many = {"sglang": {"rows": 100 * each(1e-4, 0)["rows"], "left": []}}
     assert unbiased_engines.verdicts(many) == (100, [])
     assert unbiased_engines.verdicts({"sglang": each(0.5, 2)}) == (1, ["sglang, sampler: 2 rows"])

@@ -1,4 +1,4 @@
-"""The stranger of `benchmarks.security.framing`, what is measured of it, and the committed results."""
+"""The forger of `benchmarks.security.framing`, what is measured of it, and the committed results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `benchmarks.security.reliability` counts, how it goes on after a kill, and the committed results."""
+"""The counts of `benchmarks.security.reliability`, how it resumes after a kill, and the committed results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_rounds_go_on_until_the_size_is_reached(
     assert seen == [0, 1]
     given = ["reliability", "--work", str(tmp_path), "-o", str(tmp_path / "out.json")]
     monkeypatch.setattr(sys, "argv", given)
-    reliability.main()  # goes on where it was
+    reliability.main()  # resumes
     assert seen == [0, 1, 2]
     found = {row["what"]: row for row in json.loads((tmp_path / "out.json").read_text())["rows"]}
     assert {name: row["count"] for name, row in found.items()} == {"things": 120, "faults": 1, "peak MB": 10}

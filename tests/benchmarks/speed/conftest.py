@@ -1,4 +1,4 @@
-"""What benchmarks of speed are given to read, where the shipped model's text is none of what is tested."""
+"""Agent logs for the benchmarks of speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said where no vLLM server can be started; tests/generation/test_vllm_server.py starts some."""
+"""The errors if no vLLM server can be started; tests/generation/test_vllm_server.py starts some."""
 
 from __future__ import annotations
 
