@@ -26,7 +26,6 @@ from iet.cli import (
     index,
     keys,
     mcp,
-    report,
     serve,
     sign,
     verify,
@@ -43,7 +42,6 @@ def command_parser() -> argparse.ArgumentParser:
     for group in (
         demo,
         audit,
-        report,
         check,
         serve,
         mcp,

@@ -1,4 +1,4 @@
-"""`iet audit`: read a text, or many, and show or write what was found."""
+"""`iet audit`: audit one text or many, and show or write the results."""
 
 from __future__ import annotations
 
@@ -12,22 +12,19 @@ from typing import Any
 
 from iet.bulk.storage import is_uri
 from iet.cli.options import Commands, refuse_to_replace, say, some_path
+from iet.cli.outputs import FORMATS, formats_of, write_report
 from iet.cli.progress import auditing
 from iet.cli.reading import add_auditing, auditor_of, check_reading, keys_of, read
+from iet.cli.sign import add_signing, signers_of
 from iet.cli.texts import MAXIMUM
 from iet.errors import InputError, missing
+from iet.marks.files import shown_path
 
 _MANY = (
     *("text_column", "ids_column", "id_column", "shard", "resume", "reread", "workers", "chunk_rows"),
     *("max_record", "strict", "csv", "pages", "fdr", "templates"),
 )
 """Options of audits of many documents."""
-
-_OTHER_FORMS = (
-    *(".prov.json", ".dsse.json", ".html", ".htm", ".pdf", ".svg", ".png", ".jpg", ".jpeg", ".dot"),
-    *(".txt", ".md", ".csv", ".docx", ".xml", ".parquet", ".jsonl", ".ndjson", ".gz", ".zst"),
-)
-"""Ends of names that promise another form than the report's as JSON."""
 
 _TABLES = (".parquet", ".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst")
 
@@ -48,11 +45,15 @@ def add(commands: Commands) -> None:
         "-o",
         "--output",
         "--out",
+        action="append",
         type=some_path,
         metavar="PATH",
-        help="write the report as JSON to this file, *.json; of many documents, tables to this folder or URI",
+        help=f"write the report to this file; its suffix sets the format: {', '.join(FORMATS)}; may be"
+        " repeated. Of many documents: write tables to this folder or URI",
     )
-    audit.add_argument("--no-text", action="store_true", help="leave the text out of the JSON")
+    audit.add_argument("--no-text", action="store_true", help="leave the text out of *.json")
+    add_signing(audit, "--sign")
+    audit.add_argument("--name", help="name of the text in a signed report (default: the file's name)")
     audit.add_argument(
         "--fail-on", choices=["attributed", "unattributed"], help="exit 1 if this is true of any text"
     )
@@ -109,10 +110,12 @@ def _shard(value: str) -> tuple[int, int]:
 
 def _check_audit(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     if _is_bulk(arguments):
-        if arguments.output is None:
-            parser.error("many documents take a folder for the results: -o OUT/")
-        if any((arguments.span, arguments.skip, arguments.no_text, arguments.as_copied, arguments.messages)):
-            parser.error("--span, --skip, --no-text, --as-copied and --messages go with one text")
+        if len(arguments.output or ()) != 1:
+            parser.error("many documents take one folder for the results: -o OUT/")
+        one = ("span", "skip", "no_text", "as_copied", "messages", "sign", "public", "name")
+        for option in one:
+            if getattr(arguments, option):
+                parser.error(f"--{option.replace('_', '-')} goes with one text")
         if arguments.max_text != MAXIMUM:
             parser.error("--max-text goes with one text; of many documents it is --max-record")
         if "-" in arguments.inputs:
@@ -124,7 +127,7 @@ def _check_audit(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
 
 def _is_bulk(arguments: argparse.Namespace) -> bool:
     """Tell whether the inputs are read as many documents: by their number, kind, the output, or an option."""
-    first, out = arguments.inputs[0], arguments.output
+    first, outputs = arguments.inputs[0], arguments.output or ()
     return (
         len(arguments.inputs) > 1
         or is_uri(first)
@@ -132,47 +135,38 @@ def _is_bulk(arguments: argparse.Namespace) -> bool:
         or (not arguments.messages and first.lower().endswith(_TABLES))
         or os.path.isdir(first)
         or (any(c in first for c in "*?[") and not os.path.exists(first))
-        or (out is not None and (out.endswith(("/", os.sep)) or os.path.isdir(out) or is_uri(out)))
+        or any(out.endswith(("/", os.sep)) or os.path.isdir(out) or is_uri(out) for out in outputs)
     )
 
 
 def _audit(arguments: argparse.Namespace) -> int:
     from iet.report.terminal import show
 
-    # Refuse what can be refused at once before the work that takes time.
-    bulk, given = _is_bulk(arguments), arguments.output
-    output = pathlib.Path(given) if given and not is_uri(given) else None
-    if output and bulk and output.suffix == ".json" and not output.is_dir():
-        raise InputError(f"{output}: got a file for many documents, expected a folder for the tables")
-    if output and not bulk and not output.suffix and not output.exists():
-        raise InputError(
-            f"{output}: is it a file or a folder? expected a name with a suffix, such as {output}.json, for"
-            f" the report, or {output}/ for the tables of many documents"
-        )
-    if output and not bulk and output.name.lower().endswith(_OTHER_FORMS):
-        raise InputError(
-            f"{output}: got a name of another form, expected NAME.json, as the report is written as JSON;"
-            " iet report -o writes pages, pictures and signed files"
-        )
-    if output and not bulk and not output.parent.is_dir():
-        raise InputError(f"{output}: got a folder that is not there, expected one that is")
+    if _is_bulk(arguments):
+        output = pathlib.Path(arguments.output[0])
+        if output.suffix == ".json" and not output.is_dir() and not is_uri(arguments.output[0]):
+            raise InputError(f"{output}: got a file for many documents, expected a folder for the tables")
+        return _audit_files(arguments, auditor_of(arguments, keys_of(arguments)))
+    # Check all options before the work that takes time.
+    file, formats = arguments.inputs[0], formats_of(arguments)
+    signers = signers_of(arguments) if arguments.sign else []
     registry = keys_of(arguments)
-    if output and not bulk:
-        refuse_to_replace(arguments, arguments.inputs, [output], registry)
-    if bulk:
-        return _audit_files(arguments, auditor_of(arguments, registry))
-    text, parts = read(arguments, arguments.inputs[0])
+    refuse_to_replace(arguments, [file], formats, registry)
+    name = shown_path(arguments.name or ("text" if file == "-" else pathlib.Path(file).name))
+    text, parts = read(arguments, file)
     with auditing():
-        report = auditor_of(arguments, registry).audit(text, **parts)
-    if output:
-        report.to_json(output, text=not arguments.no_text)
+        auditor = auditor_of(arguments, registry)
+        report = auditor.audit(text, **parts)
+        write_report(report, auditor, formats, signers, name, text=not arguments.no_text)
     if arguments.json:
         print(json.dumps(report.to_dict(text=not arguments.no_text), indent=1))
-    elif not output:
+    elif formats:
+        print("\n".join(map(str, formats)))
+    else:
         show(report)
-    heard = (segment for segment in report.segments if not segment.left_out)
-    found = {"unattributed" if segment.agent is None else "attributed" for segment in heard}
-    return 1 if arguments.fail_on in found else 0
+    read_segments = (segment for segment in report.segments if not segment.left_out)
+    kinds = {"unattributed" if segment.agent is None else "attributed" for segment in read_segments}
+    return 1 if arguments.fail_on in kinds else 0
 
 
 def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
@@ -202,7 +196,7 @@ def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
     options = {name: value for name, value in given.items() if value is not None}
     options["encoding"] = arguments.encoding
     with auditing(1.0) as move:
-        summary = files.audit_files(auditor, arguments.inputs, arguments.output, progress=tell, **options)
+        summary = files.audit_files(auditor, arguments.inputs, arguments.output[0], progress=tell, **options)
     if summary.not_read:
         print(f"iet: {not_read_note(summary.not_read)}", file=sys.stderr)
     if arguments.json:

@@ -1,4 +1,4 @@
-"""How a text is read: the options that `iet audit` and `iet report` share, and what they make of them."""
+"""The options of `iet audit` for reading a text, and the keys, auditor and text that they describe."""
 
 from __future__ import annotations
 

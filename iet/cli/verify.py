@@ -38,7 +38,7 @@ def add(commands: Commands) -> None:
     verify.add_argument(
         "--messages",
         action="store_true",
-        help="the text is the record of a conversation, read by iet report --messages",
+        help="the text is the record of a conversation, read by iet audit --messages",
     )
     verify.add_argument(
         "--opening",
@@ -57,7 +57,7 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
 
 
 def _text_of(path: pathlib.Path, encoding: str | None, messages: bool) -> str | bytes:
-    """Return the text of a file as `iet report` reads and signs it, or its bytes if it is no text."""
+    """Return the text of a file as `iet audit` reads and signs it, or its bytes if it is no text."""
     from iet.audit.documents import check_encoding, text_of
     from iet.cli.reading import conversation_in
 

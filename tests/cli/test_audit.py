@@ -48,7 +48,7 @@ def test_audit_writes_the_report_to_a_file(
 ) -> None:
     out = tmp_path / "report.json"
     assert run("audit", text, "-r", team, "-o", out, "--no-text") == 0
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == f"{out}\n"
     report = json.loads(out.read_text(encoding="utf-8"))
     assert (report["schema"], report["text"]) == ("iet.report/1", None)
     assert "nowhere" in said(3, "audit", text, "-r", team, "-o", tmp_path / "nowhere" / "report.json")
@@ -80,7 +80,7 @@ def test_what_cannot_work_is_refused_before_the_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     missing = tmp_path / "no" / "report.json"
-    assert f"{missing}: got a folder that is not there" in said(3, "audit", text, "-r", team, "-o", missing)
+    assert f"{missing}: its folder does not exist" in said(3, "audit", text, "-r", team, "-o", missing)
     assert "nothing.txt: cannot be read" in said(
         3, "audit", tmp_path / "nothing.txt", "-r", team, "--model", "no/such/model"
     )
@@ -96,7 +96,7 @@ def test_what_cannot_work_is_refused_before_the_work(
     assert "z.jsonl, line 2: got" in said(3, "calibrate", "--null", tmp_path / "corpus", "-r", team)
 
 
-@pytest.mark.parametrize("command", ["audit", "report", "check"])
+@pytest.mark.parametrize("command", ["audit", "check"])
 def test_keys_and_the_text_are_neither_written_over_nor_shown(
     team: pathlib.Path, text: pathlib.Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,15 +134,13 @@ def test_an_output_that_may_be_a_file_or_a_folder_is_asked_about(
     assert not new.exists()
 
 
-@pytest.mark.parametrize(
-    "name", ["x.html", "x.pdf", "x.svg", "x.png", "x.txt", "x.md", "x.HTML", "x.dsse.json"]
-)
-def test_an_output_that_promises_another_form_is_refused(
+@pytest.mark.parametrize("name", ["x.txt", "x.md", "x.HTML", "x.docx", "x.parquet"])
+def test_an_output_in_an_unknown_format_is_refused(
     team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, said: Said, name: str
 ) -> None:
     out = tmp_path / name
     refusal = said(3, "audit", text, "-r", team, "-o", out)
-    assert f"{out}: got a name of another form, expected NAME.json" in refusal
+    assert f"{out}: got an unknown suffix, expected one of .html" in refusal
     assert not out.exists()
 
 
@@ -169,7 +167,7 @@ def test_a_copied_text_is_read_as_it_was(
     assert "without marks of quotation, the ends of wrapped lines" in said(
         0, "audit", copy, "-r", team, "--as-copied"
     )
-    assert "go with one text" in said(2, "audit", copy, "-r", team, "--as-copied", "-o", f"{tmp_path}/")
+    assert "goes with one text" in said(2, "audit", copy, "-r", team, "--as-copied", "-o", f"{tmp_path}/")
     assert "do not go with --as-copied" in said(2, "audit", copy, "-r", team, "--as-copied", "--span", "0:5")
 
 

@@ -33,8 +33,7 @@ def test_what_is_not_read_is_said(
     command = ["audit", folder, "-r", team, "-o", out]
     assert run(*command, "--strict") == 3
     told = (
-        "7 files not read: without an end of the name 1, .csv 1, .docx 1, .html 1, .json 1, .pdf 1, hidden 1;"
-        " convert"
+        "7 files not read: without a suffix 1, .csv 1, .docx 1, .html 1, .json 1, .pdf 1, hidden 1; convert"
     )
     assert told in capsys.readouterr().err
     assert not out.exists()

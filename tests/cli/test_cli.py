@@ -53,7 +53,7 @@ def test_a_refusal_shows_the_usage_of_its_own_command(said: Said) -> None:
     for arguments, command in (
         (["audit", "a.txt", "b.txt"], "audit"),
         (["audit", "a.txt", "--keys", "x"], "audit"),
-        (["report", "a.txt", "-o", "a.html", "--keys", "x"], "report"),
+        (["audit", "a.txt", "-o", "a.html", "--keys", "x"], "audit"),
         (["keys", "add"], "keys add"),
         (["keys", "add", "x", "--loud"], "keys add"),
         (["calibrate", "--power", "--registries", "3"], "calibrate"),
@@ -148,8 +148,8 @@ def test_a_refusal_is_that_of_python(team: pathlib.Path, said: Said) -> None:
 def test_commands_that_read_files_of_this_machine_say_so_of_a_uri(team: pathlib.Path, said: Said) -> None:
     uri = "s3://user:PASSWORD@bucket/a.txt"
     for command in (
-        *(["report", uri, "-o", "out/"], ["report", uri, "-o", "a.html"], ["report", "a.txt", "-o", uri]),
-        *(["check", uri], ["index", "add", "a.idx", uri, "--agent", "planner"]),
+        ["check", uri],
+        ["index", "add", "a.idx", uri, "--agent", "planner"],
     ):
         refusal = said(3, *command, "-r", team)
         assert "s3://...: got a URI, expected files of this machine; iet audit reads it" in refusal

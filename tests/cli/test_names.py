@@ -29,13 +29,13 @@ def test_they_are_shown_with_their_bytes_escaped(
     team.rename(registry)
     trace.write_text(json.dumps([{"role": "assistant", "name": "planner", "content": "w1 w2"}]))
     for command, shown in (
-        (["report", named], f"{SHOWN}.txt"),
-        (["report", named, "--name", CAFE], SHOWN),
+        (["audit", named], f"{SHOWN}.txt"),
+        (["audit", named, "--name", CAFE], SHOWN),
         (["check", trace], f"{SHOWN}.trace"),
     ):
         assert run(*command, "-r", registry, "-o", page) == 0
         assert shown in page.read_text(encoding="utf-8")
-    assert run("report", named, "-r", registry, "-o", page) == 0
+    assert run("audit", named, "-r", registry, "-o", page) == 0
     assert f"with {SHOWN}.json" in page.read_text(encoding="utf-8")
 
 
@@ -47,7 +47,7 @@ def test_they_are_signed_as_they_are_shown(
 
     private, public = write_keys(tmp_path, ed25519())
     signed = tmp_path / "r.dsse.json"
-    said(0, "report", named, "-r", team, "-o", signed, "--sign", private)
+    said(0, "audit", named, "-r", team, "-o", signed, "--sign", private)
     statement = json.loads(said(0, "verify", signed, "--key", public, "--text", named, "--json"))
     assert statement["subject"][0]["name"] == f"{SHOWN}.txt"
 
@@ -71,7 +71,7 @@ def test_many_of_them_are_read(
     assert json.loads(said(0, *audit, "--resume")) == summary
     assert f"{SHOWN}.parquet, row 0" in (out / "index.html").read_text(encoding="utf-8")
     os.unlink(folder / f"{CAFE}.parquet")
-    said(0, "report", folder, "-r", registry, "-o", tmp_path / "pages")
+    said(0, "audit", folder, "-r", registry, "-o", f"{tmp_path / 'pages'}/", "--pages")
     index = (tmp_path / "pages" / "index.html").read_text(encoding="utf-8")
     assert f"{SHOWN}.pdf.txt" in index
     assert ": got a PDF file" not in index  # the row says of which

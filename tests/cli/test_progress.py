@@ -75,7 +75,7 @@ def test_every_long_command_shows_a_bar_to_people_only(
     commands = {
         "auditing": ["audit", text],
         "reading": ["keys", "init", "NEW", "--tokenizer", str(team / "tokenizer.json")],
-        "auditing ": ["report", text, "-o", str(tmp_path / "report.html")],
+        "auditing ": ["audit", text, "-o", str(tmp_path / "report.html")],
         "documents": ["audit", text, "-o", "NEW/"],
         "texts": ["calibrate", "--null", text, "--registries", "1"],
     }

@@ -54,7 +54,7 @@ def test_all_files_are_written(
     environment: dict[str, str], team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     pages = [tmp_path / f"{number}.html" for number in range(2)]
-    assert unread(environment, "report", text, "-r", team, "-o", pages[0], "-o", pages[1]) == (0, "")
+    assert unread(environment, "audit", text, "-r", team, "-o", pages[0], "-o", pages[1]) == (0, "")
     assert all(page.is_file() for page in pages)
 
 

@@ -20,12 +20,11 @@ def keys(tmp_path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-@pytest.mark.parametrize("command", ["audit", "report"])
 def test_keys_and_tokenizer_of_an_engine(
-    command: str, keys: pathlib.Path, text: pathlib.Path, tokenizer: pathlib.Path, said: Said
+    keys: pathlib.Path, text: pathlib.Path, tokenizer: pathlib.Path, said: Said
 ) -> None:
     before = keys.read_bytes(), tokenizer.read_bytes()
-    given = [command, text, "--scheme", "vllm-gumbel", "--keys", keys, "--tokenizer"]
+    given = ["audit", text, "--scheme", "vllm-gumbel", "--keys", keys, "--tokenizer"]
     for source, output in ((tokenizer, keys), (tokenizer, tokenizer), (tokenizer.parent, tokenizer)):
         assert f"{output}: it is what is read, and would be lost" in said(3, *given, source, "-o", output)
     assert (keys.read_bytes(), tokenizer.read_bytes()) == before
@@ -50,7 +49,6 @@ def test_files_beside_a_registry(
         (["audit", text, "--sessions", sessions], sessions),
         (["audit", text, "--tokenizer", f"{profile}={other}"], other),
         (["audit", text], tokenizer),  # which the registry names
-        (["report", text, "--sessions", sessions], sessions),
         (["check", trace, "--sessions", sessions], sessions),
         (["check", trace, "--tokenizer", other], other),
         (["keys", "open", "planner"], tokenizer),
@@ -60,10 +58,9 @@ def test_files_beside_a_registry(
     assert {path: path.read_bytes() for path in files} == files
 
 
-@pytest.mark.parametrize("command", ["audit", "report"])
-def test_no_path_is_none(command: str, team: pathlib.Path, text: pathlib.Path, said: Said) -> None:
+def test_no_path_is_none(team: pathlib.Path, text: pathlib.Path, said: Said) -> None:
     for given in ([text], [text, text]):
-        refusal = said(2, command, *given, "-r", team, "-o", "")
+        refusal = said(2, "audit", *given, "-r", team, "-o", "")
         assert "argument -o/--output" in refusal
         assert "got '', expected a path" in refusal
 

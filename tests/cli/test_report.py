@@ -1,4 +1,4 @@
-"""`iet report` and `iet verify`."""
+"""The formats of a report, and `iet verify`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_report_writes_what_the_names_ask_for(
 ) -> None:
     names = ["r.html", "r.json", "r.prov.json", "r.dot", "r.svg", "r.png"]
     outputs = [argument for name in names for argument in ("-o", str(tmp_path / name))]
-    assert run("report", text, "-r", team, "--no-text", *outputs) == 0
+    assert run("audit", text, "-r", team, "--no-text", *outputs) == 0
     assert capsys.readouterr().out.split() == [str(tmp_path / name) for name in names]
     report = iet.Auditor(Registry.load(team)).audit(text.read_text(encoding="utf-8"))
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
@@ -49,7 +49,7 @@ def test_report_writes_all_or_nothing(
 ) -> None:
     (tmp_path / "short.txt").write_text("\u200b")
     page = tmp_path / "r.html"
-    arguments = ["report", str(tmp_path / "short.txt"), "-r", team, "-o", page]
+    arguments = ["audit", str(tmp_path / "short.txt"), "-r", team, "-o", page]
     assert run(*arguments, "-o", str(tmp_path / "r.svg")) == 3  # there is nothing to draw
     assert "report: got one without scores" in capsys.readouterr().err
     assert not page.exists()
@@ -66,7 +66,7 @@ def test_a_signed_report_is_verified_with_what_it_speaks_of(
 ) -> None:
     private, public = signing
     envelope, opening = tmp_path / "r.dsse.json", tmp_path / "planner.opening.json"
-    assert run("report", text, "-r", team, "-o", envelope, "--sign", private) == 0
+    assert run("audit", text, "-r", team, "-o", envelope, "--sign", private) == 0
     assert run("keys", "open", "planner", "-r", team, "-o", opening) == 0
     Registry.load(team).export(tmp_path / "planner.json", ["planner"])
     capsys.readouterr()
@@ -105,7 +105,7 @@ def test_what_report_and_verify_refuse_before_any_work(
     said: Said,
 ) -> None:
     private, public = signing
-    start = ["report", text, "-r", team]
+    start = ["audit", text, "-r", team]
     good = str(tmp_path / "r.html")
     for arguments, message in (
         (["-o", good, "-o", "r.docx"], "r.docx: got an unknown suffix, expected one of .html"),
@@ -129,11 +129,10 @@ def test_what_report_and_verify_refuse_before_any_work(
         broken.write_text(deep)
         assert f"{broken}: " in said(3, "verify", broken, "--key", public, "--opening", broken)
     for arguments, message in (
-        (["report", text], "-o/--output"),
         ([*start, "-o", good, "--keys", "planner=42"], "go with --scheme"),
         (
-            ["report", text, "-o", good, "--scheme", "waterfall"],
-            "report: error: --scheme takes --keys and one --tokenizer",
+            ["audit", text, "-o", good, "--scheme", "waterfall"],
+            "audit: error: --scheme takes --keys and one --tokenizer",
         ),
     ):
         assert message in said(2, *arguments)
@@ -151,7 +150,7 @@ def test_signed_reports_of_other_programs_are_refused_or_shown(
 
     private, public = signing
     envelope = tmp_path / "r.dsse.json"
-    assert run("report", text, "-r", team, "-o", envelope, "--sign", private) == 0
+    assert run("audit", text, "-r", team, "-o", envelope, "--sign", private) == 0
     statement = json.loads(base64.b64decode(json.loads(envelope.read_bytes())["payload"]))
     report = statement["predicate"]["report"]
 

@@ -40,7 +40,7 @@ def test_a_report_says_which_session(
     assert [each["session"] for each in found["sessions"]["found"]] == ["run 7"]
     assert {segment["session"] for segment in found["segments"]} == {"run 7"}
     page = tmp_path / "page.html"
-    said(0, "report", of_a_run, "-r", team, "--sessions", sessions, "-o", page)
+    said(0, "audit", of_a_run, "-r", team, "--sessions", sessions, "-o", page)
     assert "critic in run 7" in page.read_text()
 
 

@@ -31,7 +31,7 @@ def test_a_report_is_signed_by_two_and_verified_by_a_threshold(
 ) -> None:
     keys = [write_keys(tmp_path, key, f"{i}") for i, key in enumerate((FIRST, SECOND, THIRD))]
     report, more = tmp_path / "r.dsse.json", tmp_path / "more.dsse.json"
-    assert run("report", text, "-r", team, "-o", report, "--sign", keys[0][0], "--sign", keys[1][0]) == 0
+    assert run("audit", text, "-r", team, "-o", report, "--sign", keys[0][0], "--sign", keys[1][0]) == 0
     capsys.readouterr()
     check = ["verify", report, "--key", keys[1][1], "--key", keys[0][1]]
     assert run(*check, "--strict") == 0
@@ -56,7 +56,7 @@ def test_a_text_is_verified_as_it_was_decoded(
     said, file, report = "é " + text.read_text(), tmp_path / "other.txt", tmp_path / "r.dsse.json"
     for data, options in ((said.encode("utf-16"), []), (said.encode("cp1252"), ["--encoding", "cp1252"])):
         file.write_bytes(data)
-        assert run("report", file, "-r", team, "-o", report, "--sign", private, *options) == 0
+        assert run("audit", file, "-r", team, "-o", report, "--sign", private, *options) == 0
         check = ["verify", report, "--key", public, *options, "--text"]
         assert run(*check, file) == 0
         file.write_bytes(data + data[-2:])
@@ -76,7 +76,7 @@ def test_a_conversation_is_verified_against_its_record(
     answer = {"role": "assistant", "name": "critic", "content": text.read_text()}
     messages = [{"role": "user", "content": "Plan it, é."}, answer]
     record.write_bytes(json.dumps(messages, ensure_ascii=False).encode("utf-16"))
-    said(0, "report", record, "-r", team, "--messages", "-o", report, "--sign", private)
+    said(0, "audit", record, "-r", team, "--messages", "-o", report, "--sign", private)
     check = ["verify", report, "--key", public]
     assert "compared with it: text" in said(0, *check, "--text", record, "--messages")
     record.write_text(json.dumps(messages, indent=1))  # the same messages, written in another way
@@ -94,7 +94,7 @@ def test_the_form_of_others_is_verified_and_is_not_strict(
 ) -> None:
     private, public = write_keys(tmp_path, FIRST)
     report = tmp_path / "r.dsse.json"
-    assert run("report", text, "-r", team, "-o", report, "--sign", private) == 0
+    assert run("audit", text, "-r", team, "-o", report, "--sign", private) == 0
     report.write_text(json.dumps(json.loads(report.read_bytes()), indent=2))
     assert run("verify", report, "--key", public) == 0
     assert run("verify", report, "--key", public, "--strict") == 1
@@ -106,7 +106,7 @@ def test_what_does_not_go_together_is_refused(
 ) -> None:
     private, public = write_keys(tmp_path, FIRST)
     report, page = str(tmp_path / "r.dsse.json"), str(tmp_path / "r.html")
-    start = ["report", text, "-r", team]
+    start = ["audit", text, "-r", team]
     for arguments, message in (
         ([*start, "-o", page, "--public", public], "--public: got one without --sign"),
         (
@@ -132,7 +132,7 @@ def test_a_key_in_place_of_its_path_is_not_shown(said: Said, text: pathlib.Path,
     pkcs8, closed = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     pem = ed25519().private_bytes(ENCODED.PEM, pkcs8, closed).decode()
     for key in (pem, pem.replace("\n", ""), pem.split("\n")[1] + "\n"):
-        error = said(3, "report", text, "-r", team, "-o", str(text.with_suffix(".dsse.json")), "--sign", key)
+        error = said(3, "audit", text, "-r", team, "-o", str(text.with_suffix(".dsse.json")), "--sign", key)
         assert "got the content of a key's file, expected its path" in error
         assert pem.split("\n")[1] not in error
 
@@ -174,7 +174,7 @@ def test_an_hsm_signs_from_the_command_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report, (private, public) = tmp_path / "r.dsse.json", write_keys(tmp_path, ed25519())
-    start = ["report", text, "-r", team, "-o", report, "--sign", "hsm:2?label=auditor", "--public", token]
+    start = ["audit", text, "-r", team, "-o", report, "--sign", "hsm:2?label=auditor", "--public", token]
     assert run(*start) == 3
     assert "pin: got none, expected it in $IET_SIGNING_PIN" in capsys.readouterr().err
     monkeypatch.setenv("IET_SIGNING_PIN", "wrong-" + PIN)

@@ -74,7 +74,7 @@ def test_a_file_that_a_full_disk_cannot_take_is_named(
     team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     page = tmp_path / "page.html"
-    done = in_shell("ulimit -f 8; exec IET", "report", text, "-r", team, "-o", page)
+    done = in_shell("ulimit -f 8; exec IET", "audit", text, "-r", team, "-o", page)
     assert done.returncode == 3
     assert done.stderr.endswith(f"File too large: '{page}'\n")
     assert not list(tmp_path.glob("*page*"))

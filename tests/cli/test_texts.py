@@ -37,7 +37,7 @@ def test_a_text_that_is_too_large_is_refused_with_its_size_and_the_way(
     team: pathlib.Path, large: pathlib.Path, tmp_path: pathlib.Path, said: Said
 ) -> None:
     page = tmp_path / "report.html"
-    for command in (["audit", large], ["report", large, "-o", page]):
+    for command in (["audit", large], ["audit", large, "-o", page]):
         refusal = said(3, *command, "-r", team)
         assert "got 8,388,610 bytes, expected at most 8,388,608 (--max-text)" in refusal
         assert "here about 0.8 GB" in refusal
@@ -61,7 +61,7 @@ def test_standard_input_is_read_no_further_than_that(
 def test_a_file_without_a_name_is_shown_as_one(
     team: pathlib.Path, tmp_path: pathlib.Path, said: Said
 ) -> None:
-    for command in (["audit", ""], ["report", "", "-o", tmp_path / "report.html"], ["check", ""]):
+    for command in (["audit", ""], ["audit", "", "-o", tmp_path / "report.html"], ["check", ""]):
         assert said(3, *command, "-r", team).startswith("iet: '': cannot be read (")
 
 
@@ -74,17 +74,6 @@ def test_the_limit_is_the_readers_and_goes_with_one_text(
     assert "expected an int of at least 1" in said(3, "audit", text, "-r", team, "--max-text", "0")
     many = ["audit", text, text, "-r", team, "-o", f"{tmp_path}/out/", "--max-text", "9"]
     assert "it is --max-record" in said(2, *many)
-
-
-def test_of_several_texts_one_that_is_too_large_is_a_problem_of_its_row(
-    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, said: Said
-) -> None:
-    (tmp_path / "small.txt").write_text("w1 w2")
-    out = tmp_path / "pages"
-    said(0, "report", text, tmp_path / "small.txt", "-r", team, "-o", f"{out}/", "--max-text", "9")
-    rows = (out / "documents.csv").read_text(encoding="utf-8-sig").splitlines()
-    assert "expected at most 9 (--max-text)" in rows[1]
-    assert "max-text" not in rows[2]
 
 
 def test_the_command_that_cuts_leaves_whole_lines(tmp_path: pathlib.Path) -> None:
