@@ -67,7 +67,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     outputs = itertools.chain.from_iterable(
         ("-o", f"report.{end}") for end in ("html", "json", "dot", "prov.json")
     )
-    yield "report", ["report", "final.txt", *keys, *outputs]
+    yield "report", ["audit", "final.txt", *keys, *outputs]
     for decoder in ("posterior", "cusum"):
         bulk = ["audit", "documents.jsonl", *keys, "--decoder", decoder, "--csv", "--fdr", "0.05"]
         yield f"bulk_{decoder}", [*bulk, "-o", f"bulk_{decoder}", "--chunk-rows", "16"]

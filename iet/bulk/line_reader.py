@@ -42,9 +42,7 @@ def rest_of_file(reason: str) -> Refused:
 
 def too_large(size: int, limit: int, unit: str, digest: bytes) -> Refused:
     """Return the record that replaces one beyond the limit."""
-    return Refused(
-        f"got {size:,} {unit}, expected at most {limit:,} (max_record, --max-record)", size, digest
-    )
+    return Refused(f"got {size:,} {unit}, expected at most {limit:,} (max_record, --max-text)", size, digest)
 
 
 def digest_of(content: bytes | bytearray | memoryview) -> bytes:

@@ -135,7 +135,7 @@ def audited(
                 raise IetError(
                     f"a {death}, number {deaths} of this run; the chunks that are done stay, and a run with"
                     f" resume continues.{location} If workers die there again, memory is short: resume with"
-                    " fewer workers or a lower --max-record"
+                    " fewer workers or a lower --max-text"
                 )
             if task is not None:
                 waiting.append(_retried(task, f"the {death} at this record, twice; perhaps memory is short"))
@@ -195,7 +195,7 @@ class _NoPandas:
 
 
 def _out_of_memory(job: Job, chunk: Chunk) -> IetError:
-    return IetError(f"out of memory with {job.location(chunk)}; resume with a lower --max-record")
+    return IetError(f"out of memory with {job.location(chunk)}; resume with a lower --max-text")
 
 
 def _loaded(packed: bytes, expected: dict[str, Any]) -> Auditor:

@@ -16,13 +16,12 @@ from iet.cli.outputs import FORMATS, formats_of, write_report
 from iet.cli.progress import auditing
 from iet.cli.reading import add_auditing, auditor_of, check_reading, keys_of, read
 from iet.cli.sign import add_signing, signers_of
-from iet.cli.texts import MAXIMUM
 from iet.errors import InputError, missing
 from iet.marks.files import shown_path
 
 _MANY = (
-    *("text_column", "ids_column", "id_column", "shard", "resume", "reread", "workers", "chunk_rows"),
-    *("max_record", "strict", "csv", "pages", "fdr", "templates"),
+    *("shard", "resume", "reread", "workers", "chunk_rows"),
+    *("strict", "csv", "pages", "fdr", "templates"),
 )
 """Options of audits of many documents."""
 
@@ -53,32 +52,25 @@ def add(commands: Commands) -> None:
     )
     audit.add_argument("--no-text", action="store_true", help="leave the text out of *.json")
     add_signing(audit, "--sign")
-    audit.add_argument("--name", help="name of the text in a signed report (default: the file's name)")
     audit.add_argument(
         "--fail-on", choices=["attributed", "unattributed"], help="exit 1 if this is true of any text"
     )
     many = audit.add_argument_group("many documents")
-    column = many.add_mutually_exclusive_group()
-    column.add_argument("--text-column", metavar="NAME", help='column of the texts (default: "text")')
-    column.add_argument(
-        "--ids-column",
-        metavar="NAME",
-        help='read token ids from this column (default: "token_ids", if no text)',
+    many.add_argument(
+        "--column",
+        action="append",
+        type=_column,
+        default=[],
+        metavar="KIND=NAME",
+        help='column of the texts (text=NAME; default: "text"), or of token ids instead (ids=NAME; default:'
+        ' "token_ids"), and of the documents\' names (id=NAME; default: "id")',
     )
-    many.add_argument("--id-column", metavar="NAME", help='column that names the documents (default: "id")')
     many.add_argument("--shard", type=_shard, metavar="I/N", help="audit the I-th of N parts of the input")
     many.add_argument("--resume", action="store_true", help="continue a run that was stopped")
     many.add_argument("--reread", action="store_true", help="with --resume: audit changed files again")
     many.add_argument("--workers", type=int, metavar="N", help="processes, 1 to 1024 (default: 1)")
     many.add_argument(
         "--chunk-rows", type=int, metavar="N", help="documents in an output file (default: 4096)"
-    )
-    many.add_argument(
-        "--max-record",
-        type=int,
-        metavar="SIZE",
-        help="largest document, in bytes (of Parquet: characters or ids); larger ones are listed in the"
-        " quarantine (default: 8388608)",
     )
     many.add_argument("--strict", action="store_true", help="fail if a file is not read, or not to its end")
     many.add_argument("--csv", action="store_true", help="also write the tables as CSV")
@@ -101,6 +93,13 @@ def add(commands: Commands) -> None:
     audit.set_defaults(run=_audit, check=_check_audit)
 
 
+def _column(value: str) -> tuple[str, str]:
+    kind, equals, name = value.partition("=")
+    if not equals or kind not in ("text", "ids", "id"):
+        raise argparse.ArgumentTypeError(f"got {value!r:.80}, expected text=NAME, ids=NAME or id=NAME")
+    return f"{kind}_column", name
+
+
 def _shard(value: str) -> tuple[int, int]:
     index, slash, count = value.partition("/")
     if not (slash and index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
@@ -112,12 +111,10 @@ def _check_audit(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
     if _is_bulk(arguments):
         if len(arguments.output or ()) != 1:
             parser.error("many documents take one folder for the results: -o OUT/")
-        one = ("span", "skip", "no_text", "as_copied", "messages", "sign", "public", "name")
+        one = ("span", "skip", "no_text", "as_copied", "messages", "sign", "public")
         for option in one:
             if getattr(arguments, option):
                 parser.error(f"--{option.replace('_', '-')} goes with one text")
-        if arguments.max_text != MAXIMUM:
-            parser.error("--max-text goes with one text; of many documents it is --max-record")
         if "-" in arguments.inputs:
             parser.error("- is one text; many documents come from files")
     if arguments.reread and not arguments.resume:
@@ -131,6 +128,7 @@ def _is_bulk(arguments: argparse.Namespace) -> bool:
     return (
         len(arguments.inputs) > 1
         or is_uri(first)
+        or bool(arguments.column)
         or any(getattr(arguments, name) not in (None, False) for name in _MANY)
         or (not arguments.messages and first.lower().endswith(_TABLES))
         or os.path.isdir(first)
@@ -152,7 +150,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     signers = signers_of(arguments) if arguments.sign else []
     registry = keys_of(arguments)
     refuse_to_replace(arguments, [file], formats, registry)
-    name = shown_path(arguments.name or ("text" if file == "-" else pathlib.Path(file).name))
+    name = "text" if file == "-" else shown_path(pathlib.Path(file).name)
     text, parts = read(arguments, file)
     with auditing():
         auditor = auditor_of(arguments, registry)
@@ -192,9 +190,9 @@ def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
             print(f"iet: {state}", file=sys.stderr, flush=True)
 
     arguments.interrupted = "what is done is kept, and the same command with --resume goes on from there"
-    given = {name: getattr(arguments, name) for name in _MANY}
-    options = {name: value for name, value in given.items() if value is not None}
-    options["encoding"] = arguments.encoding
+    values = {name: getattr(arguments, name) for name in _MANY}
+    options = {name: value for name, value in values.items() if value is not None}
+    options |= {"encoding": arguments.encoding, "max_record": arguments.max_text, **dict(arguments.column)}
     with auditing(1.0) as move:
         summary = files.audit_files(auditor, arguments.inputs, arguments.output[0], progress=tell, **options)
     if summary.not_read:

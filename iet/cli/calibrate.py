@@ -13,7 +13,7 @@ from typing import Any
 from iet.cli.options import Commands, add_registry, load_registry, read_bytes
 from iet.cli.progress import auditing, progress
 from iet.errors import InputError
-from iet.marks.files import kind_of_keys, shown_path
+from iet.marks.files import shown_path
 from iet.report.lines import harmless
 
 
@@ -40,7 +40,7 @@ def add(commands: Commands) -> None:
         "--plan",
         action="store_true",
         help="print the accuracy and coverage to expect of agents' turns, by measured curves, and which"
-        " family to take; needs --agents, --turn-tokens, and --entropy, --log-probs or --text",
+        " family to take; needs --agents, --turn-tokens, and --entropy or --text",
     )
     _add_plan(calibrate)
     calibrate.add_argument("--level", type=float, help="level of --power (default: 0.01)")
@@ -62,13 +62,6 @@ def _add_plan(calibrate: argparse.ArgumentParser) -> None:
         type=float,
         metavar="NATS",
         help="entropy of the text in nats per token, after temperature and top-p",
-    )
-    add(
-        "--log-probs",
-        type=pathlib.Path,
-        metavar="FILE",
-        help="instead of --entropy: natural logs of the drawn tokens' probabilities, separated by"
-        " blanks, line ends or commas, or a JSON list",
     )
     add(
         "--text",
@@ -94,7 +87,7 @@ def _add_plan(calibrate: argparse.ArgumentParser) -> None:
 
 
 _MOST_TOKENS = 1_000_000
-_OF_PLAN = ("entropy", "log_probs", "text", "model", "temperature", "agents", "turn_tokens", "family")
+_OF_PLAN = ("entropy", "text", "model", "temperature", "agents", "turn_tokens", "family")
 
 
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
@@ -113,9 +106,8 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
 
 
 def _check_plan(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    sources = [arguments.entropy, arguments.log_probs, arguments.text]
-    if sum(source is not None for source in sources) != 1:
-        parser.error("--plan takes one of --entropy, --log-probs and --text")
+    if (arguments.entropy is None) == (arguments.text is None):
+        parser.error("--plan takes one of --entropy and --text")
     if (arguments.text is None) != (arguments.model is None):
         parser.error("--text and --model go together")
     if arguments.temperature is not None and arguments.text is None:
@@ -148,13 +140,10 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 def _entropy(arguments: argparse.Namespace) -> Any:
     """Return the entropy that was given, or that of the sample."""
-    from iet.audit import calibration as calibrate
     from iet.audit import expected
 
     if arguments.entropy is not None:
         return arguments.entropy
-    if arguments.log_probs is not None:
-        return calibrate.entropy_of(_numbers(arguments.log_probs))
     from iet.audit.documents import text_of
     from iet.audit.language_model import LanguageModel
     from iet.marks.tokenizer import Tokenizer
@@ -167,25 +156,6 @@ def _entropy(arguments: argparse.Namespace) -> Any:
     ids = Tokenizer(arguments.model).encode(text).token_ids
     temperature = 1.0 if arguments.temperature is None else arguments.temperature
     return expected.sample_entropy(expected.entropies(model, ids, temperature))
-
-
-def _numbers(path: pathlib.Path) -> list[float]:
-    """Return the numbers of a file: a JSON list, or separated by blanks, line ends or commas."""
-    data = read_bytes(path)
-    content = data.decode("utf-8-sig", errors="replace").strip(" \n\r\t[]")
-    kind = "a JSON object" if content.startswith("{") else kind_of_keys(data)
-    if kind is not None:  # of which nothing is shown: it may be keys
-        raise InputError(f"{path}: got {kind}, expected natural logs of probabilities")
-    parts = content.replace(",", " ").split()
-    found = []
-    for part in parts:
-        try:
-            found.append(float(part))
-        except ValueError:
-            raise InputError(f"{path}: got {part[:40]!r}, expected numbers") from None
-    if not found:
-        raise InputError(f"--log-probs: got {path} without a number, expected natural logs of probabilities")
-    return found
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
@@ -209,7 +179,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
             said = f"iet: files not read: {kinds}; expected {', '.join(calibrate.CORPUS_ENDS)}"
             print(harmless(said), file=sys.stderr)
         for _ in calibrate.read_corpus(arguments.null):
-            pass  # what cannot be read is told before the hours that the rest takes
+            pass  # refuse an unreadable text before the audits, which take hours
         with auditing() as move:
             null = calibrate.null(
                 load_registry(arguments),

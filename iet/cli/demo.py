@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iet.cli.options import Commands, add_audit_options, say, some_path
+from iet.cli.options import Commands, say, some_path
 from iet.cli.progress import auditing, progress
 from iet.errors import IetError, InputError, RegistryError, missing
 from iet.marks.registry import Registry
@@ -46,12 +46,6 @@ def add(commands: Commands) -> None:
         " (default: the toy model that ships with iet)",
     )
     demo.add_argument(
-        "--topology",
-        default="chain",
-        choices=["chain", "star_pure", "tree", "star_ring", "circle", "complete"],
-        help="order of the agents (default: chain)",
-    )
-    demo.add_argument(
         "--agents", type=int, default=4, choices=[4, 5, 6], help="number of agents (default: 4)"
     )
     demo.add_argument("--rounds", type=int, default=3, help="rounds of turns, 1 to 1000 (default: 3)")
@@ -65,12 +59,9 @@ def add(commands: Commands) -> None:
         help="family of the mark; fourier is the paper's (default: gumbel)",
     )
     demo.add_argument("--temperature", type=float, default=0.8, help="sampling temperature (default: 0.8)")
-    demo.add_argument("--top-p", type=float, default=1.0, help="top-p of the sampler (default: 1.0)")
     demo.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("iet-demo"), help="folder (default: iet-demo)"
     )
-    add_audit_options(demo, "decoder")
-    demo.add_argument("--json", action="store_true", help="print figures and report as JSON")
     demo.set_defaults(run=_demo)
 
 
@@ -78,46 +69,34 @@ def _demo(arguments: argparse.Namespace) -> int:
     from iet.report.terminal import comparison, show
     from iet.report.wording import transition_lines
 
-    options = ("model", "topology", "agents", "rounds", "seed", "family", "temperature", "top_p", "decoder")
+    options = ("model", "agents", "rounds", "seed", "family", "temperature")
     outcome = stage(arguments.out, **{name: getattr(arguments, name) for name in options})
     forced, free = outcome.forced_figures, outcome.figures
-    if arguments.json:
-        figures = {
-            "forced_choice": dataclasses.asdict(forced),
-            "unattributed_allowed": dataclasses.asdict(free),
-            "true_topology": outcome.true_topology,
-            "entropy": outcome.conversation.entropy,
-            "changed_ids": outcome.changed_ids,
-            "generation_seconds": outcome.generation_seconds,
-            "audit_seconds": outcome.audit_seconds,
-        }
-        print(json.dumps({**figures, "report": outcome.report.to_dict()}, indent=1))
-        return 0
     show(outcome.report)
     say(f"\n{_about_text(arguments, outcome)}")
-    say("\nEvery token given to an agent (forced choice, as in the paper), beside the truth:\n")
+    say("\nWith an agent for every token (forced choice, as in the paper), compared with the truth:\n")
     comparison(outcome.forced, outcome.conversation.spans)
-    there = free.accuracy_where_attributed
-    last = [
+    accuracy = free.accuracy_where_attributed
+    last_lines = [
         "",
         *transition_lines(outcome.forced),
         "",
         f"TokenAcc {forced.token_accuracy:.3f} · IoU {forced.mean_iou:.3f}"
         f" · EdgeSim {forced.edge_similarity:.3f} · true graph: {outcome.true_topology}",
         f"with evidence at level {outcome.report.level:g}: {free.coverage:.0%} of the tokens attributed"
-        + ("" if there is None else f", {there:.1%} of them right")
+        + ("" if accuracy is None else f", {accuracy:.1%} of them right")
         + f"\nwritten in {outcome.generation_seconds:.1f} s, audited in {outcome.audit_seconds:.2f} s ·"
         f" {arguments.out}/final.txt, truth.json, team.json, report.html (open it in a browser)\n"
         f"again, from the text alone: iet audit {arguments.out}/final.txt -r {arguments.out}/team.json",
     ]
-    say("\n".join(last))
+    say("\n".join(last_lines))
     return 0
 
 
 def _about_text(arguments: argparse.Namespace, outcome: Outcome) -> str:
     drawn = sum(map(len, outcome.conversation.token_ids))
     return (_ABOUT_TOY if arguments.model is None else f"{arguments.model} wrote this.") + (
-        f" It was sampled at temperature {arguments.temperature:g} and top-p {arguments.top_p:g}:"
+        f" It was sampled at temperature {arguments.temperature:g}:"
         f" {outcome.conversation.entropy:.2f} nats a token on average. {outcome.changed_ids} of {drawn:,}"
         " token ids differ when the text is read back."
     )
@@ -125,13 +104,13 @@ def _about_text(arguments: argparse.Namespace, outcome: Outcome) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """How far a report agrees with the truth (`iet.metrics`).
+    """The agreement of a report with the truth (`iet.metrics`).
 
     Attributes:
         token_accuracy, mean_iou, edge_similarity: the paper's metrics.
         boundary_f1: of the change points, ±16 tokens.
         coverage: share of tokens that are attributed.
-        accuracy_where_attributed: TokenAcc of those, None if there are none.
+        accuracy_where_attributed: TokenAcc of the attributed tokens; None without any.
     """
 
     token_accuracy: float
@@ -144,7 +123,7 @@ class Figures:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a demo shows.
+    """The results of a demo.
 
     Attributes:
         report: the audit of `final.txt`, with text that fails the level unattributed.
@@ -241,7 +220,7 @@ def _find_model(model: str | None) -> tuple[str, pathlib.Path | str]:
 
 
 def _refuse_foreign_registry(out: pathlib.Path) -> None:
-    # What a demo wrote can be made again from its seed; the keys of any other registry would be lost.
+    # A demo's registry can be made again from its seed; the keys of any other registry would be lost.
     path = out / "team.json"
     if not path.exists():
         return
@@ -277,7 +256,9 @@ def stage(
         out: the folder.
         model: "smollm2", or the folder or Hub id of a causal model with a chat template, whose agents answer
             one another; None: the toy model that ships with the package.
-        topology, agents, rounds, seed, family, temperature, top_p, decoder: as the command's options.
+        topology: order of the agents, a topology of `iet.demo.conversation`.
+        agents, rounds, seed, family, temperature: as the command's options.
+        top_p, decoder: of the sampler and of the audits.
 
     Raises:
         InputError: an option is out of range, or the model is missing.
@@ -311,13 +292,13 @@ def stage(
         lm, tokenizer = conversation.load_model(path, chat=model is not None)
     if model is None:
         turn_tokens = TURN_TOKENS
-        how: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "task": conversation.ADDRESS,
             "words": conversation.WORDS.read_text("utf-8").split(),
         }
     else:
         speakers = [[name] for names in speakers for name in names]  # each answers the last one
-        turn_tokens, how = CHAT_TURN_TOKENS, {"prompt": chat.chat_prompts(tokenizer)}
+        turn_tokens, settings = CHAT_TURN_TOKENS, {"prompt": chat.chat_prompts(tokenizer)}
     out.mkdir(parents=True, exist_ok=True)
 
     started = time.perf_counter()
@@ -335,7 +316,7 @@ def stage(
                 turn_tokens=turn_tokens,
                 seed=seed,
                 on_step=lambda done: move("agents write", done),
-                **how,
+                **settings,
             )
     finally:
         torch.set_num_threads(threads)

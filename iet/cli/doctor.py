@@ -22,7 +22,7 @@ from iet.native.load import SCHEME_VERSION
 
 PACKAGES = ("numpy", "numba", "tokenizers", "torch", "transformers", "rich")
 
-_OF_SERVER = ("model", "engine", "tokenizer", "tokens", "timeout")
+_OF_SERVER = ("model", "engine", "tokenizer", "tokens")
 """Options of `iet doctor` that are those of `iet.cli.live.ask`."""
 
 
@@ -60,7 +60,6 @@ def add(commands: Commands) -> None:
         type=int,
         help="with --server: tokens to ask for, with and without the agent (default: 800)",
     )
-    doctor.add_argument("--timeout", type=float, help="with --server: seconds for an answer (default: 120)")
     add_registry(doctor)
     doctor.add_argument("--json", action="store_true", help="print as JSON")
     doctor.set_defaults(run=_doctor, check=_check)
@@ -75,8 +74,8 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
                 "--engine-option is of an engine that is not started yet: it does not go with --server"
             )
         return
-    if any(getattr(arguments, name) is not None for name in ("agent", "tokens", "timeout")):
-        parser.error("--agent, --tokens and --timeout go with --server")
+    if any(getattr(arguments, name) is not None for name in ("agent", "tokens")):
+        parser.error("--agent and --tokens go with --server")
     if arguments.engine is None:
         if arguments.engine_option or any(
             getattr(arguments, name) is not None for name in ("model", "tokenizer", "registry")

@@ -1,4 +1,4 @@
-"""`iet index`: keep what agents have published, so that nobody can write it again in their name."""
+"""`iet index`: index the published text of agents, so that a copy of it is no evidence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pathlib
 import re
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 from iet.cli.options import Commands, add_registry, load_registry, read_bytes, refuse_uris, say
 from iet.cli.progress import progress
@@ -35,13 +34,11 @@ def add(commands: Commands) -> None:
     )
     adding.add_argument("--agent", required=True, metavar="NAME", help="who published them")
     adding.add_argument("--tokenizer", metavar="PATH", help="tokenizer.json instead of the registry's path")
-    adding.add_argument("--json", action="store_true", help="print what was added as JSON")
     add_registry(adding)
     adding.set_defaults(run=_add)
 
     show = actions.add_parser("show", help="show how much text of each agent an index holds, and check it")
     show.add_argument("path", metavar="OUT.idx", help="the folder of the index")
-    show.add_argument("--json", action="store_true", help="print as JSON")
     add_registry(show)
     show.set_defaults(run=_show)
 
@@ -51,19 +48,15 @@ def _add(arguments: argparse.Namespace) -> int:
 
     refuse_uris(arguments.texts)
     registry = load_registry(arguments)
-    # What is refused at once (an agent, a tokenizer, the first text) makes no index.
+    # Check the agent, the tokenizer and the first text before an index is created.
     registry.open_tokenizer(registry.profile_of(arguments.agent).id, arguments.tokenizer)
     texts = _texts(arguments.texts)
     with progress("adding published text"):
         first = list(itertools.islice(texts, 1))
         index = PublishedIndex(arguments.path, registry, create=True)
-        given = itertools.chain(first, texts)
-        done = index.add(arguments.agent, given, tokenizer=arguments.tokenizer)
-    if arguments.json:
-        print(json.dumps({"texts": done.texts, "known": done.known, "pairs": done.pairs}))
-    else:
-        known = f", {done.known:,} were there already" if done.known else ""
-        say(f"{arguments.agent}: {done.texts:,} texts added{known}; {done.pairs:,} pairs are new")
+        done = index.add(arguments.agent, itertools.chain(first, texts), tokenizer=arguments.tokenizer)
+    duplicates = f", {done.known:,} were there already" if done.known else ""
+    say(f"{arguments.agent}: {done.texts:,} texts added{duplicates}; {done.pairs:,} pairs are new")
     return 0
 
 
@@ -72,10 +65,6 @@ def _show(arguments: argparse.Namespace) -> int:
 
     index = PublishedIndex(arguments.path, load_registry(arguments))
     index.check()
-    if arguments.json:
-        content: dict[str, Any] = {"texts": index.texts, "digest": index.digest, "agents": index.agents}
-        print(json.dumps(content, indent=1))
-        return 0
     lines = [f"{index.texts:,} texts, whole; digest {index.digest}"]
     for name, counts in index.agents.items():
         lines.append(f"{name}: {counts['texts']:,} texts, first to publish {counts['pairs']:,} pairs")
@@ -88,7 +77,7 @@ def _texts(files: list[str]) -> Iterator[str]:
     for file in files:
         data = sys.stdin.buffer.read() if file == "-" else read_bytes(pathlib.Path(file))
         if (kind := kind_of_keys(data)) is not None:
-            raise InputError(f"{file}: got {kind}, which nobody publishes; expected text")
+            raise InputError(f"{file}: got {kind}, expected published text")
         if not file.lower().endswith(".jsonl"):
             yield _decoded(file, data)
             continue

@@ -13,10 +13,10 @@ from iet.cli.options import (
     Commands,
     add_registry,
     load_registry,
+    name_and_value,
     read_bytes,
     refuse_to_replace,
     say,
-    whole,
 )
 from iet.cli.progress import progress
 from iet.errors import InputError
@@ -109,13 +109,15 @@ def _add_scheme(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kappa", type=float, help="strength in final logits (default: 0.8; gumbel has none)"
     )
-    parser.add_argument("--n-gram", type=int, help="n, 2 to 16 (default: 2; of family gumbel 4)")
-    parser.add_argument("--k-p", default="1", help='frequency, or "per-agent" (default: 1)')
     parser.add_argument(
-        "--placement",
-        default="final",
-        choices=["final", "raw"],
-        help="which logits κ counts in (default: final)",
+        "--parameter",
+        action="append",
+        type=name_and_value,
+        default=[],
+        metavar="NAME=VALUE",
+        help="a parameter of the scheme; may be repeated: n_gram, 2 to 16 (default: 2; of family gumbel 4);"
+        ' k_p, a frequency or "per-agent" (default: 1); placement, final or raw: the logits that κ counts in'
+        " (default: final)",
     )
     parser.add_argument(
         "--family",
@@ -155,26 +157,21 @@ def _profile(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.tokenizer is None and arguments.vocab_size is None:
         raise InputError("--tokenizer, --vocab-size: got neither, expected at least one")
     tokenizer = None if arguments.tokenizer is None else Tokenizer(arguments.tokenizer)
-    least = None if tokenizer is None else tokenizer.vocab_size
-    if None not in (least, arguments.vocab_size) and arguments.vocab_size < least:
+    smallest = None if tokenizer is None else tokenizer.vocab_size
+    if None not in (smallest, arguments.vocab_size) and arguments.vocab_size < smallest:
         raise InputError(
-            f"--vocab-size: got {arguments.vocab_size}, expected at least {least}, which its tokenizer has"
+            f"--vocab-size: got {arguments.vocab_size}, expected at least {smallest}, which its tokenizer has"
         )
-    number = whole(arguments.k_p)
-    k_p: Any = arguments.k_p if number is None else number
-    scheme = iet.Scheme(
-        kappa=arguments.kappa,
-        n_gram=arguments.n_gram,
-        k_p=k_p,
-        family=arguments.family,
-        placement=arguments.placement,
-    )
+    unknown = [name for name, _ in arguments.parameter if name not in ("n_gram", "k_p", "placement")]
+    if unknown:
+        raise InputError(f"--parameter: got {unknown[0]!r}, expected n_gram, k_p or placement")
+    scheme = iet.Scheme(kappa=arguments.kappa, family=arguments.family, **dict(arguments.parameter))
     return {"tokenizer": tokenizer, "vocab_size": arguments.vocab_size, "scheme": scheme}
 
 
 @contextlib.contextmanager
 def _to_change(arguments: argparse.Namespace) -> Iterator[Any]:
-    """Wait until nobody else changes registries in that folder, and read the one to change."""
+    """Lock the registry's folder, and load the registry that is changed."""
     from iet.marks.registry_file import alone
 
     path = load_registry(arguments).path

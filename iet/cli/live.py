@@ -329,7 +329,7 @@ class _Server:
         return b"".join(parts)
 
     def _too_slow(self) -> BackendUnavailable:
-        return BackendUnavailable(f"{self.url}: no answer within {self._timeout:g} s; --timeout allows more")
+        return BackendUnavailable(f"{self.url}: no answer within {self._timeout:g} s")
 
     def _shown(self, data: bytes) -> str:
         """Return what an error says, in one short line."""

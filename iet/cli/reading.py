@@ -32,7 +32,8 @@ def add_auditing(audit: argparse.ArgumentParser) -> None:
         type=int,
         default=MAXIMUM,
         metavar="SIZE",
-        help=f"largest text that is audited as one, in bytes (default: {MAXIMUM})",
+        help="largest text or document, in bytes (of Parquet: characters or ids); of many documents, larger"
+        f" ones are listed in the quarantine (default: {MAXIMUM})",
     )
     audit.add_argument(
         "--messages",

@@ -1,4 +1,4 @@
-"""The text that a command audits as one: read, decoded, and refused where it is too large for that."""
+"""Read and decode the text that a command audits as one, and refuse a text that is too large."""
 
 from __future__ import annotations
 

@@ -279,8 +279,7 @@ def read_private(path: pathlib.Path, secret_mount: bool) -> Secret:
                 if not secret_mount:
                     raise RegistryError(
                         f"{path}: mode {mode:04o}, expected 0600; {command}"
-                        " (a read-only secret mount: secret_mount=True, --secret-mount, in an engine"
-                        " IET_SECRET_MOUNT=1)"
+                        " (a read-only secret mount: IET_SECRET_MOUNT=1, or secret_mount=True)"
                     )
                 # Root may write any file, so for root only the mode counts.
                 if os.access(path, os.W_OK) and (os.geteuid() != 0 or mode & 0o222):

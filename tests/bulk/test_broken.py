@@ -103,7 +103,7 @@ def test_a_truncated_file_among_six_costs_its_end(
     with pytest.raises(InputError, match="reread: got True without resume"):
         audit_files(auditor, patterns, out, chunk_rows=50, reread=True)
     command = ["audit", *patterns, "-r", str(auditor._registry.path), "--decoder", "cusum", "-o", out]  # type: ignore[union-attr]
-    assert run(*command, "--chunk-rows", 50, "--resume", "--reread", "--max-record", 1 << 23) == 0
+    assert run(*command, "--chunk-rows", 50, "--resume", "--reread", "--max-text", 1 << 23) == 0
     mended = audit_files(auditor, patterns, out, chunk_rows=50, resume=True)
     assert (mended.documents, mended.broken) == (360, 0)
     unchanged = {name for name, number in written(out).items() if previous.get(name) == number}
@@ -149,7 +149,7 @@ def test_records_beyond_the_limit_go_to_the_quarantine(
     summary = audit_files(auditor, [tmp_path / "*.*"], out, max_record=4000, chunk_rows=1)
     bad = quarantine(out)
     assert bad[0]["reason"].startswith("got 5,0")
-    assert all("expected at most 4,000 (max_record, --max-record)" in line["reason"] for line in bad)
+    assert all("expected at most 4,000 (max_record, --max-text)" in line["reason"] for line in bad)
     assert summary.quarantined == len(bad) == (1 if kind == "txt" else 2)
     assert {row["tokens"] > 0 for row in rows(out)} == {True}
     previous = written(out)

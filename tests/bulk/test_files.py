@@ -443,7 +443,7 @@ def test_command(
     texts = documents(registry)
     (tmp_path / "a.jsonl").write_bytes(json_lines(texts) + b"{broken\n")
     command = ["audit", str(tmp_path / "a.jsonl"), "-r", str(registry.path), "--decoder", "cusum"]
-    out = ["--out", f"{tmp_path}/out/", "--id-column", "id"]
+    out = ["--out", f"{tmp_path}/out/", "--column", "id=id"]
     assert main([*command, *out, "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["documents"], summary["quarantined"]) == (len(texts), 1)

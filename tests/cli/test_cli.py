@@ -116,11 +116,11 @@ def test_numbers_that_are_too_long_to_read_are_refused_in_a_line(
     team: pathlib.Path, text: pathlib.Path, tokenizer: pathlib.Path, tmp_path: pathlib.Path, said: Said
 ) -> None:
     digits = "9" * 5000
-    init = ["keys", "init", tmp_path / "new.json", "--vocab-size", "100", "--k-p"]
+    init = ["keys", "init", tmp_path / "new.json", "--vocab-size", "100", "--parameter"]
     waterfall = ["audit", text, "--scheme", "waterfall", "--tokenizer", tokenizer, "--keys"]
     for code, arguments, message in (
-        (3, [*init, digits], "k_p: got '999"),
-        (3, [*init, digits[:4000]], "k_p: got an int of 13288 bits, expected at most 49"),
+        (3, [*init, f"k_p={digits}"], "k_p: got '999"),
+        (3, [*init, f"k_p={digits[:4000]}"], "k_p: got an int of 13288 bits, expected at most 49"),
         (3, [*waterfall, f"planner={digits}"], "--keys: got 'planner=999"),
         (2, ["audit", text, "-r", team, "--span", f"0:{digits}"], "--span: got '0:999"),
         (3, ["audit", text, "-r", team, "--span", f"0:{10**20}"], f"spans: got {10**20}, expected"),

@@ -25,7 +25,9 @@ def test_keys_are_made_listed_rotated_exported_and_imported_privately(
     tmp_path: pathlib.Path, tokenizer: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     team, host = tmp_path / "new.json", tmp_path / "host.json"
-    assert run("keys", "init", team, "--tokenizer", tokenizer, "--kappa", "1.5", "--n-gram", "3") == 0
+    assert (
+        run("keys", "init", team, "--tokenizer", tokenizer, "--kappa", "1.5", "--parameter", "n_gram=3") == 0
+    )
     assert run("keys", "add", "-r", team, "planner", "critic") == 0
     assert run("keys", "rotate", "-r", team, "planner") == 0
     assert run("keys", "export", "-r", team, host, "--agents", "planner") == 0
@@ -95,13 +97,13 @@ def test_keys_that_are_refused_change_nothing(
         (["--vocab-size", str(2**24 + 1)], "vocab_size: got 16777217"),
         (["--vocab-size", "10", "--kappa", "-1"], "kappa: got -1.0"),
         (["--vocab-size", "10", "--kappa", "nan"], "kappa: got nan"),
-        (["--vocab-size", "10", "--n-gram", "1"], "n_gram: got 1"),
+        (["--vocab-size", "10", "--parameter", "n_gram=1"], "n_gram: got 1"),
         (["--vocab-size", "10", "--family", "gumbel", "--kappa", "0.5"], "kappa: got 0.5, expected none"),
-        (["--vocab-size", "10", "--n-gram", "17"], "n_gram: got 17"),
-        (["--vocab-size", "10", "--k-p", "5"], "k_p: got 5, expected at most 4"),
-        (["--vocab-size", "10", "--k-p", "0"], "k_p: got 0"),
-        (["--vocab-size", "10", "--k-p", "many"], "k_p: got 'many'"),
-        (["--vocab-size", "10", "--k-p", "²"], "k_p: got '²'"),
+        (["--vocab-size", "10", "--parameter", "n_gram=17"], "n_gram: got 17"),
+        (["--vocab-size", "10", "--parameter", "k_p=5"], "k_p: got 5, expected at most 4"),
+        (["--vocab-size", "10", "--parameter", "k_p=0"], "k_p: got 0"),
+        (["--vocab-size", "10", "--parameter", "k_p=many"], "k_p: got 'many'"),
+        (["--vocab-size", "10", "--parameter", "k_p=²"], "k_p: got '²'"),
         (["--tokenizer", "nowhere"], "'nowhere' is not there"),
     ],
 )

@@ -30,7 +30,6 @@ def test_they_are_shown_with_their_bytes_escaped(
     trace.write_text(json.dumps([{"role": "assistant", "name": "planner", "content": "w1 w2"}]))
     for command, shown in (
         (["audit", named], f"{SHOWN}.txt"),
-        (["audit", named, "--name", CAFE], SHOWN),
         (["check", trace], f"{SHOWN}.trace"),
     ):
         assert run(*command, "-r", registry, "-o", page) == 0

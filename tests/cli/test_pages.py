@@ -37,7 +37,7 @@ def test_a_run_is_also_csv_and_pages(
     records = [(folder / "a.txt").read_text(), (folder / "deep" / "b.md").read_text()]
     lines = [json.dumps({"text": record, "id": f"=cmd{i}<b>"}) for i, record in enumerate(records)]
     (tmp_path / "l.jsonl").write_text("\n".join(lines))
-    command = ["audit", tmp_path / "l.jsonl", "-r", team, "-o", out, "--id-column", "id", "--csv", "--pages"]
+    command = ["audit", tmp_path / "l.jsonl", "-r", team, "-o", out, "--column", "id=id", "--csv", "--pages"]
     assert run(*command, "--shard", "1/2") == 3
     assert "csv, pages: got shard 1/2" in capsys.readouterr().err
     assert run(*command) == 0

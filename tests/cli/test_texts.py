@@ -72,8 +72,6 @@ def test_the_limit_is_the_readers_and_goes_with_one_text(
     assert json.loads(said(0, "audit", text, "-r", team, "--json", "--max-text", str(size)))["tokens"] > 0
     assert "--max-text" in said(3, "audit", text, "-r", team, "--max-text", str(size - 1))
     assert "expected an int of at least 1" in said(3, "audit", text, "-r", team, "--max-text", "0")
-    many = ["audit", text, text, "-r", team, "-o", f"{tmp_path}/out/", "--max-text", "9"]
-    assert "it is --max-record" in said(2, *many)
 
 
 def test_the_command_that_cuts_leaves_whole_lines(tmp_path: pathlib.Path) -> None:
