@@ -19,8 +19,8 @@ class InputError(IetError, ValueError):
 class ShapeError(InputError):
     """An array or tensor has the wrong shape, dtype, stride or device."""
 
-    def __init__(self, what: str, *, got: object, expected: object) -> None:
-        super().__init__(f"{what}: got {got}, expected {expected}")
+    def __init__(self, subject: str, *, got: object, expected: object) -> None:
+        super().__init__(f"{subject}: got {got}, expected {expected}")
         self.got = got
         self.expected = expected
 
@@ -89,9 +89,9 @@ def check_path(name: str, value: Any) -> None:
         raise InputError(f"{name}: got {type(value).__name__}, expected a path, a str or os.PathLike")
 
 
-def missing(what: str, extra: str) -> BackendUnavailable:
+def missing(subject: str, extra: str) -> BackendUnavailable:
     """Return the error for a package that is not installed, with the command that installs an extra."""
-    return BackendUnavailable(f"{what}; {_install_command(extra)}")
+    return BackendUnavailable(f"{subject}; {_install_command(extra)}")
 
 
 def _install_command(extra: str) -> str:

@@ -144,7 +144,7 @@ def embed(
         return marked
     marking = keys_to_mark_with(registry, profile).marking
     _check_counts(marking, counts)
-    source, target = (host.describe_logits(each, marking.vocab_size) for each in (logits, marked))
+    source, target = (host.describe_logits(values, marking.vocab_size) for values in (logits, marked))
     cuda.embed_(load_cuda(), marking, target, contexts, slots, temperature, None, source, counts)
     return marked
 
@@ -165,9 +165,9 @@ def prepare(registry: Registry | KeyTable, device: torch.device | str, *, profil
     Raises:
         BackendUnavailable: no CUDA module, or `device` is not a CUDA device.
     """
-    where = cuda.checked_device(device)
-    cuda.table(load_cuda(), keys_to_mark_with(registry, profile).marking, where)
-    cuda.records(where, 1)
+    location = cuda.checked_device(device)
+    cuda.table(load_cuda(), keys_to_mark_with(registry, profile).marking, location)
+    cuda.records(location, 1)
 
 
 def raise_if_refused(device: torch.device | str) -> None:

@@ -98,13 +98,13 @@ class _Parser(argparse.ArgumentParser):
     """Remember which command was asked for, and answer a command without a word with its whole help."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        given = sys.argv[1:] if args is None else list(args)
-        if not given and self._subparsers is not None:
+        words = sys.argv[1:] if args is None else list(args)
+        if not words and self._subparsers is not None:
             self.exit(2, self.format_help())
-        found, unknown = super().parse_known_args(given, namespace)
-        if not hasattr(found, "parser"):  # that of the command itself comes first
-            found.parser = self
-        return found, unknown
+        arguments, unknown = super().parse_known_args(words, namespace)
+        if not hasattr(arguments, "parser"):  # that of the command itself comes first
+            arguments.parser = self
+        return arguments, unknown
 
 
 class _IgnoresBrokenPipe(io.FileIO):

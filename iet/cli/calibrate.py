@@ -92,13 +92,13 @@ _OF_PLAN = ("entropy", "text", "model", "temperature", "agents", "turn_tokens", 
 
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     of_null = [arguments.registries, arguments.profile, arguments.tokenizer, arguments.registry]
-    given = [name for name in _OF_PLAN if getattr(arguments, name) is not None]
+    plan_options = [name for name in _OF_PLAN if getattr(arguments, name) is not None]
     if arguments.plan:
         _check_plan(parser, arguments)
         if arguments.level is not None:
             parser.error("--level goes with --power; --plan knows what is attributed at 0.01")
-    elif given:
-        parser.error(f"--{given[0].replace('_', '-')} goes with --plan")
+    elif plan_options:
+        parser.error(f"--{plan_options[0].replace('_', '-')} goes with --plan")
     if not arguments.null and any(option is not None for option in of_null):
         parser.error("--registries, --profile, --tokenizer and --registry go with --null")
     if arguments.null is not None and arguments.level is not None:
@@ -133,8 +133,8 @@ def _plan(arguments: argparse.Namespace) -> int:
         families=None if arguments.family in (None, "all") else [arguments.family],
     )
     take = calibrate.advice(rows)
-    found = {"families": [dataclasses.asdict(row) for row in rows], "advice": take}
-    print(json.dumps(found, indent=1) if arguments.json else calibrate.plan_table(rows))
+    content = {"families": [dataclasses.asdict(row) for row in rows], "advice": take}
+    print(json.dumps(content, indent=1) if arguments.json else calibrate.plan_table(rows))
     return 0
 
 
@@ -170,14 +170,14 @@ def _calibrate(arguments: argparse.Namespace) -> int:
             rows = calibrate.power(
                 level=level, seed=arguments.seed, progress=lambda line: move(line, next(began))
             )
-        found: Any = [dataclasses.asdict(row) for row in rows]
+        content: Any = [dataclasses.asdict(row) for row in rows]
         text = calibrate.power_table(rows)
     else:
-        others = calibrate.corpus_files(arguments.null)[1]
-        if others:
-            kinds = ", ".join(f"{end or 'no end'} {count}" for end, count in sorted(others.items()))
-            said = f"iet: files not read: {kinds}; expected {', '.join(calibrate.CORPUS_ENDS)}"
-            print(harmless(said), file=sys.stderr)
+        unread = calibrate.corpus_files(arguments.null)[1]
+        if unread:
+            kinds = ", ".join(f"{end or 'no end'} {count}" for end, count in sorted(unread.items()))
+            message = f"iet: files not read: {kinds}; expected {', '.join(calibrate.CORPUS_ENDS)}"
+            print(harmless(message), file=sys.stderr)
         for _ in calibrate.read_corpus(arguments.null):
             pass  # refuse an unreadable text before the audits, which take hours
         with auditing() as move:
@@ -190,6 +190,6 @@ def _calibrate(arguments: argparse.Namespace) -> int:
                 seed=arguments.seed,
                 progress=lambda line: move(line, 0),
             )
-        found, text = dataclasses.asdict(null), calibrate.null_table(null)
-    print(json.dumps(found, indent=1) if arguments.json else text)
+        content, text = dataclasses.asdict(null), calibrate.null_table(null)
+    print(json.dumps(content, indent=1) if arguments.json else text)
     return 0

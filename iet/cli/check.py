@@ -102,48 +102,48 @@ def _check(arguments: argparse.Namespace) -> int:
         raise InputError(f"{name}: {error}") from None
     _tell_unknown(names, trace.pieces)
     with auditing():
-        found = auditor.check_trace(trace, names)
+        result = auditor.check_trace(trace, names)
     if arguments.otel:
         from iet.report import telemetry
 
-        telemetry.emit(found.events())
+        telemetry.emit(result.events())
     forms = {
-        ".json": lambda: json.dumps(found.to_dict(), indent=1) + "\n",
-        ".html": lambda: found.to_html((name,)),
-        ".csv": found.to_csv,
+        ".json": lambda: json.dumps(result.to_dict(), indent=1) + "\n",
+        ".html": lambda: result.to_html((name,)),
+        ".csv": result.to_csv,
     }
     for path in arguments.output:
         write_file(path, forms[path.suffix]().encode())
     if arguments.json:
-        print(json.dumps(found.to_dict(), indent=1))
+        print(json.dumps(result.to_dict(), indent=1))
     else:
-        say(found.text(width_of(sys.stdout)))
-    return int(any(found.of(verdict.replace("-", " ")) for verdict in arguments.fail_on))
+        say(result.text(width_of(sys.stdout)))
+    return int(any(result.of(verdict.replace("-", " ")) for verdict in arguments.fail_on))
 
 
-def _names(given: Sequence[str], agents: Sequence[str]) -> Mapping[str, str]:
+def _names(values: Sequence[str], agents: Sequence[str]) -> Mapping[str, str]:
     """Return {name in the trace: agent}."""
-    found = dict[str, str]()
-    for pair in given:
+    result = dict[str, str]()
+    for pair in values:
         name, equals, agent = pair.rpartition("=")
         if not equals or not name:
             raise InputError(f"--agent: got {pair!r}, expected NAME=AGENT")
         if agent not in agents:
             raise InputError(f"--agent: got {agent!r}, expected one of {', '.join(agents)}")
-        if name in found:
+        if name in result:
             raise InputError(f"--agent: got {name!r} twice, expected each name once")
-        found[name] = agent
-    return found
+        result[name] = agent
+    return result
 
 
 def _tell_unknown(names: Collection[str], pieces: Sequence[traces.Piece]) -> None:
     """Say on stderr which of the names are under no message: one may be silent, or its name wrong."""
-    there = {piece.claim: None for piece in pieces if piece.claim is not None}
-    unknown = [name for name in names if name not in there]
+    existing = {piece.claim: None for piece in pieces if piece.claim is not None}
+    unknown = [name for name in names if name not in existing]
     if unknown:
-        known = f"there are {', '.join(map(repr, there))}" if there else "no message has a name"
-        said = f"iet: --agent: no message came under {', '.join(map(repr, unknown))}; {known}"
-        print(harmless(said), file=sys.stderr)
+        choices = f"there are {', '.join(map(repr, existing))}" if existing else "no message has a name"
+        message = f"iet: --agent: no message has the name {', '.join(map(repr, unknown))}; {choices}"
+        print(harmless(message), file=sys.stderr)
 
 
 def _document(file: str) -> Any:

@@ -175,15 +175,15 @@ def compare(talk: Conversation, registry: Registry, report: Report) -> Figures:
     """Score a report of `talk.text` against the truth."""
     from iet.audit.metrics import boundary_f1, edge_similarity, mean_iou, token_accuracy
 
-    truth, found = true_labels(talk, registry), report.token_agents
-    attributed = found >= 0
+    truth, labels = true_labels(talk, registry), report.token_agents
+    attributed = labels >= 0
     return Figures(
-        token_accuracy(truth, found),
-        mean_iou(truth, found),
+        token_accuracy(truth, labels),
+        mean_iou(truth, labels),
         edge_similarity(true_edges(talk, registry), report.transitions.dense(registry.names()).confidence),
-        boundary_f1(np.flatnonzero(np.diff(truth)) + 1, np.flatnonzero(np.diff(found)) + 1),
+        boundary_f1(np.flatnonzero(np.diff(truth)) + 1, np.flatnonzero(np.diff(labels)) + 1),
         report.coverage,
-        token_accuracy(truth[attributed], found[attributed]) if attributed.any() else None,
+        token_accuracy(truth[attributed], labels[attributed]) if attributed.any() else None,
     )
 
 
@@ -226,8 +226,8 @@ def _refuse_foreign_registry(out: pathlib.Path) -> None:
         return
     try:
         seed = json.loads((out / "truth.json").read_text())["seed"]
-        found = Registry.load(path)
-        keys = [key for name in found for key in found.keys(name)]
+        registry = Registry.load(path)
+        keys = [key for name in registry for key in registry.keys(name)]
         if keys and all(key.secret == _secret(seed, key.agent) for key in keys):
             return
     except (IetError, OSError, ValueError, LookupError, TypeError):

@@ -90,24 +90,24 @@ def _doctor(arguments: argparse.Namespace) -> int:
         return _ask_server(arguments)
     if arguments.engine is not None:
         return _check_engine(arguments)
-    found = examine()
+    findings = examine()
     if arguments.json:
-        print(json.dumps({**dataclasses.asdict(found), "healthy": found.healthy}, indent=1))
-        return 0 if found.healthy else 1
-    backends = found.backends
+        print(json.dumps({**dataclasses.asdict(findings), "healthy": findings.healthy}, indent=1))
+        return 0 if findings.healthy else 1
+    backends = findings.backends
     isa = f" ({backends.isa}; this machine runs {', '.join(backends.isas)})" if backends.isa else ""
-    say(f"iet {found.iet} · Python {found.python} · {found.machine} · scheme {found.scheme}")
+    say(f"iet {findings.iet} · Python {findings.python} · {findings.machine} · scheme {findings.scheme}")
     say(f"host backend: {backends.host}{isa}: {backends.cpu}")
     say(f"cuda: {backends.cuda}")
     say(
         "packages: "
-        + ", ".join(f"{name} {version or '(missing)'}" for name, version in found.packages.items())
+        + ", ".join(f"{name} {version or '(missing)'}" for name, version in findings.packages.items())
     )
-    for name, (good, total) in found.checks.items():
+    for name, (good, total) in findings.checks.items():
         say(f"self-test {name}: {good} of {total} known answers agree{'' if good == total else '  FAILED'}")
-    if not found.checks:
+    if not findings.checks:
         say("self-test: the known answers are not installed  FAILED")
-    return 0 if found.healthy else 1
+    return 0 if findings.healthy else 1
 
 
 def _check_engine(arguments: argparse.Namespace) -> int:
@@ -124,12 +124,12 @@ def _check_engine(arguments: argparse.Namespace) -> int:
     )
     marks, needed = all(check.good is not False for check in checks), NEEDED[arguments.engine]
     if arguments.json:
-        found = [dataclasses.asdict(check) for check in checks]
-        print(json.dumps({"marks": marks, "needed": needed, "checks": found}, indent=1))
+        findings = [dataclasses.asdict(check) for check in checks]
+        print(json.dumps({"marks": marks, "needed": needed, "checks": findings}, indent=1))
         return 0 if marks else 1
-    before = {True: "", False: "FAILED: ", None: "unknown: "}
+    prefix = {True: "", False: "FAILED: ", None: "unknown: "}
     for check in checks:
-        say(f"{check.name}: {before[check.good]}{check.says}")
+        say(f"{check.name}: {prefix[check.good]}{check.says}")
     if marks:
         compared = all(check.good for check in checks if check.name in ("model", "tokenizer"))
         condition = "" if compared else ", provided that model and tokenizer are the registry's"
@@ -145,7 +145,7 @@ def _ask_server(arguments: argparse.Namespace) -> int:
 
     options = {name: getattr(arguments, name) for name in _OF_SERVER}
     with progress("asking the server") as move:
-        found = live.ask(
+        findings = live.ask(
             arguments.server,
             arguments.agent,
             load_registry(arguments),
@@ -153,36 +153,39 @@ def _ask_server(arguments: argparse.Namespace) -> int:
             **{name: value for name, value in options.items() if value is not None},
         )
     if arguments.json:
-        print(json.dumps(found.to_dict(), indent=1))
-        return 0 if found.arrives else 1
-    say(f"{found.server} · model {found.model} · agent {found.agent} · profile {found.profile}")
-    for name, text in ((f"text under {found.agent}", found.named), ("text without an agent", found.unnamed)):
+        print(json.dumps(findings.to_dict(), indent=1))
+        return 0 if findings.arrives else 1
+    say(f"{findings.server} · model {findings.model} · agent {findings.agent} · profile {findings.profile}")
+    for name, text in (
+        (f"text under {findings.agent}", findings.named),
+        ("text without an agent", findings.unnamed),
+    ):
         if text.status == 200:
             read = f"{text.tokens} tokens, p {p_value(text.log_p)}: {'' if text.marked else 'un'}marked"
         else:
             read = f"refused with HTTP {text.status} ({text.said})"
         say(f"{name}: {read}")
-    unknown = f"refused with HTTP {found.unknown.status}" if found.unknown.status != 200 else "answered"
+    unknown = f"refused with HTTP {findings.unknown.status}" if findings.unknown.status != 200 else "answered"
     say(f"a name that nobody has: {unknown}")
-    for warning in found.warnings:
+    for warning in findings.warnings:
         say(f"warning: {warning}")
-    if found.arrives:
-        say(f"the mark of {found.agent} arrives")
-    elif found.named.status != 200:
-        say(f"FAILED: the server refuses {found.agent}; is it in the server's registry?")
-    elif found.others:
-        say(f"FAILED: the mark there is that of {', '.join(found.others)}, not of {found.agent}")
+    if findings.arrives:
+        say(f"the mark of {findings.agent} arrives")
+    elif findings.named.status != 200:
+        say(f"FAILED: the server refuses {findings.agent}; is it in the server's registry?")
+    elif findings.others:
+        say(f"FAILED: the mark there is that of {', '.join(findings.others)}, not of {findings.agent}")
     else:
         say(
-            f"FAILED: no mark of {found.agent} at p <= {live.LEVEL:g}. Is the processor loaded, has its"
+            f"FAILED: no mark of {findings.agent} at p <= {live.LEVEL:g}. Is the processor loaded, has its"
             " registry the key that this one has, is the tokenizer the model's, was the text long enough?"
         )
-    return 0 if found.arrives else 1
+    return 0 if findings.arrives else 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """What `iet doctor` prints.
+    """The state that `iet doctor` prints.
 
     Attributes:
         iet, python, machine: versions and processor.
@@ -231,8 +234,8 @@ def self_test() -> dict[str, tuple[int, int]]:
         checks["derive"].append(derive_subkey(bytes.fromhex(entry["secret"])).hex() == entry["subkey"])
     for entry in vectors["permute"]:
         seeds = np.full(len(entry["ids"]), int(entry["seed"], 16), dtype=np.uint64)
-        found = kernels.permute(entry["ids"], seeds, entry["vocab_size"]).tolist()
-        checks["permute"].append(found == entry["ranks"])
+        ranks = kernels.permute(entry["ids"], seeds, entry["vocab_size"]).tolist()
+        checks["permute"].append(ranks == entry["ranks"])
     for entry in vectors["ops"]:
         registry = Registry.create(
             None,
@@ -251,8 +254,8 @@ def self_test() -> dict[str, tuple[int, int]]:
             _float32(marked[key]).reshape(len(entry["slots"]), -1) for key in ("logits", "marked")
         )
         temperature = _float32(entry["kappas"]) / np.float32(registry.profile.scheme.kappa)
-        given = {"counts": entry.get("counts"), "temperature": temperature}
-        kernels.embed_(logits, entry["contexts"], entry["slots"], registry, **given)
+        options = {"counts": entry.get("counts"), "temperature": temperature}
+        kernels.embed_(logits, entry["contexts"], entry["slots"], registry, **options)
         checks["embed"].append(np.array_equal(logits, expected))
     return {name: (sum(results), len(results)) for name, results in checks.items()}
 
@@ -268,7 +271,7 @@ def _vectors() -> dict[str, Any] | None:
         folder = pathlib.Path(path) / "vectors"
         if all((folder / name).is_file() for name in names):
             content, *more = (json.loads((folder / name).read_text()) for name in names)
-            return {**content, "ops": [*content["ops"], *(op for each in more for op in each["ops"])]}
+            return {**content, "ops": [*content["ops"], *(op for check in more for op in check["ops"])]}
     return None
 
 

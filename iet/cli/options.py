@@ -66,12 +66,12 @@ def add_audit_options(parser: argparse.ArgumentParser, *names: str, **helps: str
 def audit_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the `AuditOptions` among the arguments, without the tokenizer."""
     names = [name for name, (option, _, _) in options().items() if option.flag and hasattr(arguments, name)]
-    found = {name: getattr(arguments, name) for name in names}
-    if found.get("sessions") is not None:
-        found["sessions"] = read_sessions(found["sessions"])
-    if "decoder_options" in found:
-        found["decoder_options"] = dict(found["decoder_options"])
-    return found
+    values = {name: getattr(arguments, name) for name in names}
+    if values.get("sessions") is not None:
+        values["sessions"] = read_sessions(values["sessions"])
+    if "decoder_options" in values:
+        values["decoder_options"] = dict(values["decoder_options"])
+    return values
 
 
 def name_and_value(word: str) -> tuple[str, Any]:
@@ -147,9 +147,9 @@ def add_tokenizer(parser: argparse.ArgumentParser) -> None:
 
 def tokenizers_of(arguments: argparse.Namespace, registry: Any) -> Any:
     """Return the tokenizer that is given, or {profile id: tokenizer}."""
-    given, named = arguments.tokenizer or [], {}
-    several = len(given) > 1 or (len(getattr(registry, "profiles", ())) > 1 and arguments.profile is None)
-    for value in given:
+    entries, named = arguments.tokenizer or [], {}
+    several = len(entries) > 1 or (len(getattr(registry, "profiles", ())) > 1 and arguments.profile is None)
+    for value in entries:
         profile, equals, path = value.partition("=")
         if equals and profile in registry.profiles:
             named[profile] = path
@@ -181,12 +181,12 @@ def refuse_to_replace(
         registry: whose tokenizers are read, too, if it is a `Registry`.
     """
     read = [*inputs, os.environ.get(ENVIRONMENT_VARIABLE, "")]
-    for given in (getattr(arguments, name, None) or [] for name in _FILES):
-        for value in map(os.fspath, given if isinstance(given, list) else [given]):
+    for entries in (getattr(arguments, name, None) or [] for name in _FILES):
+        for value in map(os.fspath, entries if isinstance(entries, list) else [entries]):
             read += [value, value.partition("=")[2]]  # a tokenizer may stand behind its profile
     if isinstance(registry, Registry):
-        where = registry.path.parent if registry.path else pathlib.Path()
-        read += [str(where / (each.tokenizer_source or "")) for each in registry.profiles.values()]
+        folder = registry.path.parent if registry.path else pathlib.Path()
+        read += [str(folder / (profile.tokenizer_source or "")) for profile in registry.profiles.values()]
     read += [os.path.join(path, "tokenizer.json") for path in read]
     for output in map(pathlib.Path, outputs):
         if output.is_file() and any(_same(output, path) for path in read):
@@ -194,9 +194,9 @@ def refuse_to_replace(
         refuse_to_lose_keys(output)
 
 
-def _same(one: pathlib.Path, other: str) -> bool:
+def _same(path: pathlib.Path, other_path: str) -> bool:
     try:
-        return one.samefile(pathlib.Path(other).expanduser())
+        return path.samefile(pathlib.Path(other_path).expanduser())
     except (OSError, ValueError, RuntimeError):  # no file, or no name of one
         return False
 
@@ -220,13 +220,13 @@ def read_sessions(path: pathlib.Path) -> list[str]:
         raise InputError(
             f"{path}: not UTF-8 at byte {error.start}, expected ids of sessions, one a line"
         ) from None
-    found = []
+    values = []
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                found.append(checked_session(line.strip()))
+                values.append(checked_session(line.strip()))
             except InputError as error:
                 raise InputError(f"{path}, line {number}: {error}") from None
-    if not found:
+    if not values:
         raise InputError(f"{path}: got no ids of sessions, expected at least one")
-    return found
+    return values

@@ -91,13 +91,17 @@ def check_reading(parser: argparse.ArgumentParser, arguments: argparse.Namespace
         parser.error("--span and --skip do not go with --as-copied and --messages")
     if arguments.as_copied and arguments.messages:
         parser.error("--as-copied does not go with --messages, which are read one by one")
-    own = [arguments.registry, arguments.profile, arguments.decoys or None]
-    own += [arguments.published, arguments.sessions]
+    registry_options = [arguments.registry, arguments.profile, arguments.decoys or None]
+    registry_options += [arguments.published, arguments.sessions]
     if arguments.scheme is None:
         if arguments.keys is not None or arguments.parameter is not None:
             parser.error("--keys and --parameter go with --scheme")
         return
-    if arguments.keys is None or len(arguments.tokenizer or []) != 1 or any(o is not None for o in own):
+    if (
+        arguments.keys is None
+        or len(arguments.tokenizer or []) != 1
+        or any(o is not None for o in registry_options)
+    ):
         parser.error("--scheme takes --keys and one --tokenizer, and none of a registry's options")
 
 
@@ -158,8 +162,8 @@ def read(arguments: argparse.Namespace, file: str) -> tuple[str, dict[str, Any]]
     text = read_text(file, arguments.encoding, arguments.max_text)
     if not arguments.messages:
         return text, {"spans": arguments.span, "skip": arguments.skip}
-    said = conversation_in(text, file)
-    return said.text, {"boundaries": said.boundaries}
+    conversation = conversation_in(text, file)
+    return conversation.text, {"boundaries": conversation.boundaries}
 
 
 def conversation_in(text: str, file: str) -> Any:

@@ -65,13 +65,13 @@ def window_candidates(
     width = min(options.window, tokens)
     starts = np.arange(0, tokens - width + 1, min(getattr(options, "step", 16), width))
     edges = np.unique(np.concatenate([starts, starts + width]))
-    left, right = np.searchsorted(edges, starts), np.searchsorted(edges, starts + width)
+    firsts, lasts = np.searchsorted(edges, starts), np.searchsorted(edges, starts + width)
     values, columns = np.full((len(starts), 2), -np.inf), np.zeros((len(starts), 2), np.int64)
     for low in range(0, agents, _CHUNK):
         high = min(low + _CHUNK, agents)
         total = np.cumsum(sums_of(edges, np.ones(tokens, np.bool_), low, high), axis=0)
         total = np.concatenate([np.zeros((1, high - low)), total])
-        values = np.hstack([values, total[right] - total[left]])
+        values = np.hstack([values, total[lasts] - total[firsts]])
         columns = np.hstack([columns, np.broadcast_to(np.arange(low, high), (len(starts), high - low))])
         best = np.argpartition(values, -2, axis=1)[:, -2:]
         values, columns = np.take_along_axis(values, best, 1), np.take_along_axis(columns, best, 1)

@@ -56,7 +56,7 @@ def cusum_loop(z: Float64s, tau: float, min_points: int, stack: Int64s, change_p
 @njit
 def refine_loop(f: Scores, count: int, radius: int, sums: Float64s, change_points: Int64s) -> None:
     """Move the first `count` change points in place; `sums` [A] is scratch space."""
-    begin, left = 0, 0
+    begin, left_sum = 0, 0
     for s in range(count + 1):
         end = change_points[s] if s < count else len(f)
         for a in range(len(sums)):
@@ -64,22 +64,22 @@ def refine_loop(f: Scores, count: int, radius: int, sums: Float64s, change_point
         for i in range(begin, end):
             for a in range(len(sums)):
                 sums[a] += f[i, a]
-        right = 0
+        right_sum = 0
         for a in range(1, len(sums)):
-            if sums[a] > sums[right]:
-                right = a
-        if s > 0 and left != right:  # the boundary at `begin`
+            if sums[a] > sums[right_sum]:
+                right_sum = a
+        if s > 0 and left_sum != right_sum:  # the boundary at `begin`
             low = change_points[s - 2] + 1 if s > 1 else 1
             low, high = max(low, begin - radius), min(end - 1, begin + radius)
             gain = best = 0.0  # Σ f(i, L) - f(i, R) over low <= i < position
             chosen = low
             for position in range(low + 1, high + 1):
-                gain += f[position - 1, left] - f[position - 1, right]
+                gain += f[position - 1, left_sum] - f[position - 1, right_sum]
                 nearer = abs(position - begin) < abs(chosen - begin)
                 if gain > best or (gain == best and nearer):
                     best, chosen = gain, position
             change_points[s - 1] = chosen
-        begin, left = end, right
+        begin, left_sum = end, right_sum
 
 
 @njit

@@ -20,8 +20,8 @@ def njit(function: Callable[..., Any]) -> Any:
     default `iet/numba` in `$XDG_CACHE_HOME` (`~/.cache`). If other users can write it, a warning says so.
     Without a safe folder every process compiles the function again.
     """
-    before, home = _config.CACHE_DIR, os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = pathlib.Path(before) if before else pathlib.Path(home, "iet", "numba")
+    previous, home = _config.CACHE_DIR, os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = pathlib.Path(previous) if previous else pathlib.Path(home, "iet", "numba")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _config.CACHE_DIR = str(folder)  # read while the dispatcher of this function is made
@@ -32,7 +32,7 @@ def njit(function: Callable[..., Any]) -> Any:
     except (OSError, RuntimeError):  # the folder cannot be written; Numba says so by a RuntimeError
         pass
     finally:
-        _config.CACHE_DIR = before
+        _config.CACHE_DIR = previous
     return numba.njit(nogil=True)(function)
 
 

@@ -46,17 +46,17 @@ class Transitions:
     @property
     def passages(self) -> dict[tuple[Any, Any], list[float]]:
         """The P_ij of every passage, by (source, target), in the order of the text."""
-        found: dict[tuple[Any, Any], list[float]] = {}
+        grouped: dict[tuple[Any, Any], list[float]] = {}
         for _, source, target, confidence in self.observed:
-            found.setdefault((source, target), []).append(confidence)
-        return found
+            grouped.setdefault((source, target), []).append(confidence)
+        return grouped
 
     @property
     def confidence(self) -> Float64s:
         """Â [K, K] float64: Â_ij is the highest P_ij over the boundaries from i to j, 0 without one."""
         matrix = np.zeros((len(self.agents), len(self.agents)))
-        for (source, target), found in self.passages.items():
-            matrix[self.agents.index(source), self.agents.index(target)] = max(found)
+        for (source, target), grouped in self.passages.items():
+            matrix[self.agents.index(source), self.agents.index(target)] = max(grouped)
         return matrix
 
     @property
@@ -79,20 +79,20 @@ class Transitions:
 
     def accumulate(self) -> list[tuple[int, int]]:
         """Return (t, μ_t) after every passage: M_t holds what was observed up to token t."""
-        found, mask = [], 0
+        masks, mask = [], 0
         for start, source, target, _ in self.observed:
             mask |= 1 << (self.agents.index(source) * len(self.agents) + self.agents.index(target))
-            found.append((start, mask))
-        return found
+            masks.append((start, mask))
+        return masks
 
     def rename(self, names: Mapping[Hashable, Hashable]) -> Transitions:
         """Return the same transitions between other labels, such as names for columns."""
         observed = (Transition(at, names[i], names[j], p) for at, i, j, p in self.observed)
         return Transitions(tuple(names[a] for a in self.agents), tuple(observed))
 
-    def moved(self, places: Mapping[int, int]) -> Transitions:
+    def moved(self, new_starts: Mapping[int, int]) -> Transitions:
         """Return the same transitions with `start` replaced by its place, such as a character's."""
-        observed = (Transition(places[at], i, j, p) for at, i, j, p in self.observed)
+        observed = (Transition(new_starts[at], i, j, p) for at, i, j, p in self.observed)
         return dataclasses.replace(self, observed=tuple(observed))
 
     def to_dot(self) -> str:
@@ -219,14 +219,14 @@ def transitions(
         check_number(name, value, 1)
     attributed = [span for span in spans if span[2] >= 0]
     passages = [
-        (*left, *right)
-        for left, right in itertools.pairwise(attributed)
-        if left[2] != right[2] and right[0] - left[1] <= max_gap
+        (*first, *second)
+        for first, second in itertools.pairwise(attributed)
+        if first[2] != second[2] and second[0] - first[1] <= max_gap
     ]
     width = min(window, spans[-1][1] if spans else window)
     table = np.array(passages, np.int64).reshape(-1, 6)
-    before = _leads(f, table[:, :3], width, step, neighbourhood, True)
-    leads = before + _leads(f, table[:, 3:], width, step, neighbourhood, False)
+    left_leads = _leads(f, table[:, :3], width, step, neighbourhood, True)
+    leads = left_leads + _leads(f, table[:, 3:], width, step, neighbourhood, False)
     confidences = (1 / (1 + np.exp(-leads))).tolist()
     observed = (Transition(p[3], p[2], p[5], c) for p, c in zip(passages, confidences, strict=True))
     return Transitions(tuple(agents), tuple(observed))
@@ -246,6 +246,6 @@ def _merge(segments: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int
 
 def _leads(f: Float64s, sides: Int64s, width: int, step: int, neighbourhood: int, ending: bool) -> Float64s:
     """Return f̄(a) - max_{k≠a} f̄(k), or f̄(a) if A = 1, over the end or the beginning of each segment."""
-    found, means = np.empty(len(sides)), np.empty(f.shape[1])
-    loops.leads(f, sides, width, step, neighbourhood, ending, means, found)
-    return found
+    leads, means = np.empty(len(sides)), np.empty(f.shape[1])
+    loops.leads(f, sides, width, step, neighbourhood, ending, means, leads)
+    return leads

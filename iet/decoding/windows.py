@@ -164,8 +164,8 @@ def window_decode(text: Scored, options: WindowOptions, allow_unattributed: bool
     labels = f.argmax(axis=1).astype(np.int32)
     if allow_unattributed:
         threshold = attribution_threshold(text.family, text.agents or f.shape[1], options.level)
-        before: Int64s = np.cumsum(np.pad(text.scored, (padding[0] + 1, padding[1])))
-        counts = before[width:] - before[:-width]
+        cumulative: Int64s = np.cumsum(np.pad(text.scored, (padding[0] + 1, padding[1])))
+        counts = cumulative[width:] - cumulative[:-width]
         surplus = f.max(axis=1) * width - float(text.family.mean(0.0)) * counts
         labels[surplus <= threshold * np.sqrt(counts)] = NOBODY
     return Segmentation(labels)

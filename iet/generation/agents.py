@@ -67,11 +67,11 @@ def body(agent: str, *, engine: Engine = "vllm", session: str | None = None) -> 
     Raises:
         InputError: the name, the id or the engine is invalid.
     """
-    field, rest = _FIELDS[_checked_engine(engine)]
+    field, remaining = _FIELDS[_checked_engine(engine)]
     named = {AGENT_FIELD: checked_name(agent)}
     if session is not None:
         named[SESSION_FIELD] = checked_session(session)
-    return {field: named, **rest}
+    return {field: named, **remaining}
 
 
 def enforce(
@@ -104,8 +104,8 @@ def enforce(
     field = _FIELDS[engine][0]
     arguments = _arguments(request, field)
     fields = {name: value for name, value in request.items() if name not in _GATEWAY_FIELDS[engine]}
-    others = {name: value for name, value in arguments.items() if not str(name).startswith("iet_")}
-    return {**fields, **named, field: {**others, **named[field]}}
+    other_fields = {name: value for name, value in arguments.items() if not str(name).startswith("iet_")}
+    return {**fields, **named, field: {**other_fields, **named[field]}}
 
 
 def fields(engine: Engine = "vllm") -> frozenset[str]:
@@ -120,8 +120,8 @@ def fields(engine: Engine = "vllm") -> frozenset[str]:
     Raises:
         InputError: the engine is unknown.
     """
-    field, rest = _FIELDS[_checked_engine(engine)]
-    return frozenset({field, *rest, *_GATEWAY_FIELDS[engine]})
+    field, remaining = _FIELDS[_checked_engine(engine)]
+    return frozenset({field, *remaining, *_GATEWAY_FIELDS[engine]})
 
 
 def session_of(request: Mapping[str, Any], *, engine: Engine = "vllm") -> str | None:

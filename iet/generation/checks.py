@@ -68,8 +68,8 @@ def rows_of_a_prompt(rows: int, agents: int, same_prompt: Callable[[int], bool] 
     Raises:
         ShapeError: `rows` is no multiple of `agents`, or rows of one agent have different prompts.
     """
-    repeats, rest = divmod(rows, agents)
-    if rest or repeats == 0 or (same_prompt is not None and not same_prompt(repeats)):
+    repeats, remaining = divmod(rows, agents)
+    if remaining or repeats == 0 or (same_prompt is not None and not same_prompt(repeats)):
         raise ShapeError(
             "agents", got=f"{agents} agents for {rows} rows", expected="one agent per row of the prompt batch"
         )

@@ -48,10 +48,10 @@ class DeviceTable:
         bits = np.zeros(-(-marking.vocab_size // module.chunk) * module.chunk, dtype=np.uint8)
         bits[list(marking.unmarked_ids)] = 1
         words = _words(bits)
-        some = bits.reshape(-1, module.chunk).max(axis=1)
+        has_mark = bits.reshape(-1, module.chunk).max(axis=1)
         arrays: dict[str, np.ndarray[Any, Any]] = {
             "unmarked_bits": words[: -(-marking.vocab_size // 32)],
-            "unmarked_chunks": _words(some),
+            "unmarked_chunks": _words(has_mark),
             **_keys_of(marking),
         }
         self._tensors = {name: torch.from_numpy(array.copy()).to(device) for name, array in arrays.items()}
@@ -67,9 +67,9 @@ class DeviceTable:
         import torch
 
         for name, array in _keys_of(marking).items():
-            there = self._tensors[name]
+            tensor = self._tensors[name]
             staged = torch.from_numpy(array.copy())  # the next keys may come before the device has read these
-            there.copy_(staged.pin_memory() if there.device.type == "cuda" else staged, non_blocking=True)
+            tensor.copy_(staged.pin_memory() if tensor.device.type == "cuda" else staged, non_blocking=True)
 
     def used(self, device: torch.device) -> None:
         """Tell the allocator that the current stream reads the tensors: freed, they outlive its work.
@@ -100,9 +100,9 @@ _records: dict[tuple[torch.device, int], torch.Tensor] = {}  # device and stream
 _launching = threading.Lock()  # two threads with one stream: the records of one must not reach the other
 
 
-def keep_for_graphs(kept: object) -> None:
+def keep_for_graphs(buffer: object) -> None:
     """Keep what a graph that is being captured has the address of, for the life of the process."""
-    _in_graphs.add(kept)
+    _in_graphs.add(buffer)
 
 
 def _words(bits: NDArray[Any]) -> NDArray[np.int32]:
@@ -125,16 +125,16 @@ def records(device: torch.device, rows: int) -> torch.Tensor:
     import torch
 
     key, captured = (device, stream(device)), capturing(device)
-    found = None if captured else _records.get(key)
-    if found is None or found.shape[0] < rows:
+    record = None if captured else _records.get(key)
+    if record is None or record.shape[0] < rows:
         with torch.inference_mode(False):
             size = rows if captured else max(1024, 1 << (rows - 1).bit_length())
-            found = torch.empty(size, 4, dtype=torch.int32, device=device)
+            record = torch.empty(size, 4, dtype=torch.int32, device=device)
         if captured:
-            keep_for_graphs(found)
+            keep_for_graphs(record)
         else:
-            _records[key] = found
-    return found
+            _records[key] = record
+    return record
 
 
 def capturing(device: torch.device) -> bool:
@@ -149,8 +149,8 @@ def table(module: Any, marking: KernelParams, device: torch.device) -> DeviceTab
     import torch
 
     tables = _tables.setdefault(marking, {})
-    found, captured = tables.get(device), capturing(device)
-    if found is None or device not in _refused:
+    stored, captured = tables.get(device), capturing(device)
+    if stored is None or device not in _refused:
         if captured:
             raise BackendUnavailable(
                 f"the keys are not on {device} yet, and copying them there cannot be captured in a graph:"
@@ -168,12 +168,12 @@ def table(module: Any, marking: KernelParams, device: torch.device) -> DeviceTab
             made = DeviceTable(module, marking, device)
         if device.type == "cuda":  # whatever stream uses them first
             torch.cuda.current_stream(device).synchronize()
-        found = tables.setdefault(device, made)
+        stored = tables.setdefault(device, made)
     if captured:
-        keep_for_graphs(found)
+        keep_for_graphs(stored)
     else:
-        found.used(device)
-    return found
+        stored.used(device)
+    return stored
 
 
 def refresh_keys(marking: KernelParams, device: torch.device) -> None:
@@ -194,13 +194,15 @@ def checked_device(device: torch.device | str) -> torch.device:
     """
     import torch
 
-    where = torch.device(device)
-    if where.type != "cuda":
-        raise BackendUnavailable(f"device: got {where}, expected a CUDA device")
+    target = torch.device(device)
+    if target.type != "cuda":
+        raise BackendUnavailable(f"device: got {target}, expected a CUDA device")
     module = load_cuda()
     if module.device_count() == 0:
-        raise BackendUnavailable(f"device: got {where}, but there is no CUDA device: {module.device_error()}")
-    return where if where.index is not None else torch.device("cuda", torch.cuda.current_device())
+        raise BackendUnavailable(
+            f"device: got {target}, but there is no CUDA device: {module.device_error()}"
+        )
+    return target if target.index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
 def stream(device: torch.device) -> int:
@@ -319,9 +321,9 @@ def times_before(token_ids: torch.Tensor, n_gram: int) -> torch.Tensor:
         numbers = torch.unique(contexts, dim=0, return_inverse=True)[1]
         # Sorted by context and then by place: a run of one context counts from 0.
         order = torch.sort(numbers, stable=True)
-        places = torch.arange(len(numbers), device=numbers.device)
+        offsets = torch.arange(len(numbers), device=numbers.device)
         first = torch.searchsorted(order.values, order.values)
-        counts[n_gram - 1 :][order.indices] = (places - first).to(torch.int32)
+        counts[n_gram - 1 :][order.indices] = (offsets - first).to(torch.int32)
     return counts
 
 
@@ -473,7 +475,7 @@ def _on_device(name: str, values: Any, device: torch.device, shape: tuple[int | 
     elif values.dtype not in (torch.int32, torch.int64):
         got, expected = f"dtype {values.dtype}", "int32 or int64"
     elif len(values.shape) != len(shape) or any(
-        size is not None and size != found for size, found in zip(shape, values.shape, strict=True)
+        size is not None and size != actual for size, actual in zip(shape, values.shape, strict=True)
     ):
         got = f"shape {list(values.shape)}"
         expected = str(["any" if size is None else size for size in shape])

@@ -108,8 +108,8 @@ def vllm_hash(words: NDArray[np.uint32], key: int) -> NDArray[np.uint32]:
         block[: min(4, width - offset)] = context[offset : offset + 4]
         state = philox4x32(state ^ block, np.array([low ^ np.uint64(offset), high]))
     key1 = np.broadcast_to(high ^ np.uint64(0x574D544B), rows)
-    found = philox4x32(np.stack([token >> np.uint64(2), *state[:3]]), np.stack([low ^ state[3], key1]))
-    return found[(token & np.uint64(3)).astype(np.int64), np.arange(rows)].astype(np.uint32)
+    values = philox4x32(np.stack([token >> np.uint64(2), *state[:3]]), np.stack([low ^ state[3], key1]))
+    return values[(token & np.uint64(3)).astype(np.int64), np.arange(rows)].astype(np.uint32)
 
 
 def vllm_score(words: NDArray[np.uint32], key: int) -> NDArray[np.float32]:
@@ -117,8 +117,8 @@ def vllm_score(words: NDArray[np.uint32], key: int) -> NDArray[np.float32]:
 
     As -log((2^24 - (h >> 8)) / 2^24), which is the same but for less than 1.2e-7: vLLM rounds u to float32.
     """
-    rest = (np.uint32(1 << 24) - (vllm_hash(words, key) >> np.uint32(8))).astype(np.float32)
-    return minus_log(rest * np.float32(2.0**-24))
+    remaining = (np.uint32(1 << 24) - (vllm_hash(words, key) >> np.uint32(8))).astype(np.float32)
+    return minus_log(remaining * np.float32(2.0**-24))
 
 
 def murmur(words: Sequence[ArrayLike]) -> NDArray[np.uint32]:
@@ -173,11 +173,11 @@ def green_tokens(
 
     The list is the first `green` of torch.randperm(V) after manual_seed(seed).
     """
-    found = np.zeros(len(tokens), np.bool_)
+    values = np.zeros(len(tokens), np.bool_)
     for seed in np.unique(seeds).tolist():
-        mine = seeds == seed
-        found[mine] = np.isin(tokens[mine], torch_permutation(seed, vocab_size)[:green])
-    return found
+        selected = seeds == seed
+        values[selected] = np.isin(tokens[selected], torch_permutation(seed, vocab_size)[:green])
+    return values
 
 
 def synthid_hash(words: NDArray[np.int64]) -> NDArray[np.uint64]:

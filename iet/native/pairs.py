@@ -84,14 +84,16 @@ def times_before(
     return times
 
 
-def merged_numbers_of(numbers: Int64s, others: Int64s, starts: Int64s, ends: Int64s) -> tuple[Int64s, Bools]:
+def merged_numbers_of(
+    numbers: Int64s, other_numbers: Int64s, starts: Int64s, ends: Int64s
+) -> tuple[Int64s, Bools]:
     """Return what `number_pairs_of` does, for tokens that are equal if either of their numbers are.
 
     `numbers` and `others` [T] count from 0 in the order of first occurrence in each text, or both are -1.
     """
     merged, repeated = np.full(len(numbers), -1), np.zeros(len(numbers), np.bool_)
     firsts = np.empty((2, int((ends - starts).max(initial=0))), np.int64)
-    loops.merge(numbers, others, starts, ends, firsts, merged, repeated)
+    loops.merge(numbers, other_numbers, starts, ends, firsts, merged, repeated)
     return merged, repeated
 
 
@@ -102,9 +104,9 @@ def repeats(pairs: Int64s) -> Bools:
 
 def checked_repeats(pairs: Int64s) -> Bools | None:
     """Return `repeats`, or None if these are no `pair_numbers`: 0, 1, 2, ... as they first occur, and -1."""
-    before = _numbers_before(pairs)
-    fine = (pairs >= -1).all() and (pairs <= before).all()
-    return (pairs >= 0) & (pairs < before) if fine else None
+    previous = _numbers_before(pairs)
+    fine = (pairs >= -1).all() and (pairs <= previous).all()
+    return (pairs >= 0) & (pairs < previous) if fine else None
 
 
 def _numbers_before(pairs: Int64s) -> Int64s:

@@ -138,12 +138,12 @@ def mix(ids: ArrayLike, seeds: ArrayLike, vocab_size: int) -> NDArray[np.uint64]
     """Return E(v), four Feistel rounds on the grid: a bijection of [0, a·b)."""
     a, b = grid(vocab_size)
     k1, k2, k3, k4 = (np.asarray(seeds, dtype=np.uint64) >> np.uint64(s) & _U16 for s in (0, 16, 32, 48))
-    left, right = np.divmod(np.asarray(ids, dtype=np.uint64), np.uint64(b))
-    right = (right + _bmix(left, k1, b)) % np.uint64(b)
-    left = (left + _bmix(right, k2, a)) % np.uint64(a)
-    right = (right + _amix(left, k3, b)) % np.uint64(b)
-    left = (left + _amix(right, k4, a)) % np.uint64(a)
-    return np.asarray(left * np.uint64(b) + right)
+    left_half, right_half = np.divmod(np.asarray(ids, dtype=np.uint64), np.uint64(b))
+    right_half = (right_half + _bmix(left_half, k1, b)) % np.uint64(b)
+    left_half = (left_half + _bmix(right_half, k2, a)) % np.uint64(a)
+    right_half = (right_half + _amix(left_half, k3, b)) % np.uint64(b)
+    left_half = (left_half + _amix(right_half, k4, a)) % np.uint64(a)
+    return np.asarray(left_half * np.uint64(b) + right_half)
 
 
 def permute(ids: ArrayLike, seeds: ArrayLike, vocab_size: int) -> NDArray[np.uint64]:
@@ -247,8 +247,8 @@ def gumbel_noise(ids: ArrayLike, seeds: ArrayLike) -> NDArray[np.float32]:
 
 def gumbel_score(ids: ArrayLike, seeds: ArrayLike) -> NDArray[np.float32]:
     """Return -log(1 - u), the score of an id in family `gumbel`: 0 to 16.64, 1 on average without a mark."""
-    rest = np.uint32(1 << 24) - uniform(ids, seeds)
-    return minus_log(rest.astype(np.float32) * np.float32(2.0**-24))
+    remainder = np.uint32(1 << 24) - uniform(ids, seeds)
+    return minus_log(remainder.astype(np.float32) * np.float32(2.0**-24))
 
 
 # ---------------------------------------------------------------- which positions carry a mark
@@ -377,13 +377,13 @@ def score_tokens(
     times = 0 if counts is None else counts[positions]
     at_once = max(1, _AT_ONCE // max(1, len(positions)))
     for low in range(0, len(marking), at_once):
-        some = slice(low, low + at_once)
-        seeds = context_seed(marking.subkeys[some, None], contexts, times)  # [keys, positions]
+        chunk = slice(low, low + at_once)
+        seeds = context_seed(marking.subkeys[chunk, None], contexts, times)  # [keys, positions]
         if marking.code == GUMBEL:
-            found = gumbel_score(ids, seeds)
+            result = gumbel_score(ids, seeds)
         else:
-            found = phi(permute(ids, seeds, vocab_size), marking.k_p[some, None], vocab_size)
-        scores[positions, some] = found.T
+            result = phi(permute(ids, seeds, vocab_size), marking.k_p[chunk, None], vocab_size)
+        scores[positions, chunk] = result.T
     return scores
 
 
@@ -407,8 +407,8 @@ def score_spans(
         counts = times_before(token_ids, marking.n_gram)
     sums = np.zeros((len(boundaries) - 1, len(marking)))
     for key in range(len(marking)):  # one column at a time: [T, K] is never there
-        one = slice(key, key + 1)
-        alone = dataclasses.replace(marking, subkeys=marking.subkeys[one], k_p=marking.k_p[one])
+        unit = slice(key, key + 1)
+        alone = dataclasses.replace(marking, subkeys=marking.subkeys[unit], k_p=marking.k_p[unit])
         column = score_tokens(alone, token_ids, counts)[:, 0]
         units = np.rint(np.where(counted, column, 0).astype(np.float64) / SPAN_UNIT)
         total = np.append(0.0, np.cumsum(units))

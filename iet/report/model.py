@@ -1,6 +1,6 @@
-"""What a report is: `Report`, its JSON form, and the other forms by name.
+"""`Report`, its JSON form, and the names of its other forms.
 
-A form knows the report that it shows only as a type, so its module is loaded where the form is asked for.
+The module of another form is imported when that form is made.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def found_agents(log_p: Float64s, level: float) -> Int64s:
-    """Return the agents whose log p-value [A] is at most log `level`, the lowest first; NaN is none."""
+    """Return the agents whose log p-value [A] is at most log `level`, the lowest first; NaN is not found."""
     found = np.flatnonzero(log_p <= math.log(level))
     return found[np.argsort(log_p[found], kind="stable")]
 
@@ -39,50 +39,49 @@ REPORT_SCHEMA = "iet.report/1"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Report:
-    """What an audit found, and under which assumptions.
+    """The result of an audit of one text, and its assumptions.
 
     `print(report)` shows it as plain text, `iet audit` in colours.
 
     Attributes:
-        text: the text as given, None where only ids were audited.
-        profiles: schemes, vocabularies and tokenizers that were assumed.
+        text: the text as given; None if only ids were audited.
+        profiles: the assumed schemes, vocabularies and tokenizers.
         registry_digest: commitment to the registry's keys.
-        agents: names of the profiles' agents; what `token_agents` indexes.
+        agents: names of the profiles' agents; `token_agents` holds indices into them.
         decoder: name of the decoder.
-        options: its options where they differ from the defaults.
-        level: what evidence an attribution needs, see `Auditor` (unless `allow_unattributed` is off).
+        options: its options that differ from the defaults.
+        level: level of the tests, see `Auditor` (not used without `allow_unattributed`).
         allow_unattributed: False is the paper's forced choice.
-        decoys: how many keys that nobody holds the p-values were taken from; 0: from the null law.
-        log_p: natural log of the p-value of the whole text: how likely a text that no registered agent wrote
-            in has an agent who seems to speak in it as much as any does in this.
-        evidence: the same for each agent that was read (`known_agents`, else all), corrected for the number
+        decoys: number of decoy keys that the p-values come from; 0: they come from the null law.
+        log_p: natural log of the p-value of the whole text, the lowest of `evidence`.
+        evidence: log p-value of each agent that was read (`known_agents`, else all), corrected for the number
             of keys (Holm). An agent is found in the text if it is at most log `level`.
-        tokens, left_out, scored, repeated: T, how many of them are not read because they lie at least partly
-            in a part that was left out, how many are scored, how many repeat a (context, token) pair. With
-            several profiles, in which the text has other tokens each, the sums over them.
+        tokens, left_out, scored, repeated: T, and the numbers of tokens that lie at least partly in a part
+            that was left out, that are scored, and that repeat a (context, token) pair. With several
+            profiles, the sums over their tokens.
         invisible: characters that were left out before tokenizing (see `iet.marks.tokenizer.INVISIBLE`).
         coverage: share of what was read that is attributed, 0 if nothing was read: of the tokens, or of the
             characters with several profiles.
-        seam_share: share of the characters in the two tokens that touch each boundary. Where a turn ended
-            inside one, its text was generated as other tokens than those read. None without text.
+        seam_share: share of the characters in the two tokens that touch each boundary. A turn that ended
+            inside one of them was generated as other tokens than those read. None without text.
         segments: in order.
         transitions: over the agents that occur, by name.
-        labels: `token_agents`, or None where profiles have tokens of their own.
-        posterior: float32 [T, P], the probability of each of `posterior_agents` at each token; what is
-            missing to 1 is nobody's. 0 where left out. None where the decoder has none, and where profiles
-            have tokens of their own.
-        posterior_agents: int32 [P], ascending, the columns of `posterior` as indices into `agents`: all of
-            them, or with more than 64 keys those that the decoder looked at. The posterior of others is 0.
-        strengths: fitted λ of each of those agents, None where the decoder has none.
-        model: the language model that helped reading, None without: name, digest (None above 1 GiB),
-            temperature, temperature_fitted, share (its weight beside the text itself and chance) and nats
-            (mean surprise at a token), see `iet.audit.language_model`.
-        published: how many tokens more would be scored, had their (context, token) pair not been published
+        labels: `token_agents`; None if profiles have different tokens.
+        posterior: float32 [T, P], the probability of each of `posterior_agents` at each token; the rest to 1
+            is the probability of no mark. 0 for tokens that are left out. None if the decoder has no
+            posterior, or profiles have different tokens.
+        posterior_agents: int32 [P], ascending, the columns of `posterior` as indices into `agents`: all
+            agents, or with more than 64 keys the decoder's candidates. Other agents have posterior 0.
+        strengths: fitted λ of each of those agents; None if the decoder has none.
+        model: the language model that weighed tokens; None without: name, digest (None above 1 GiB),
+            temperature, temperature_fitted, share (its weight in the mixture) and nats (mean surprise at a
+            token), see `iet.audit.language_model`.
+        published: number of tokens without a score only because their (context, token) pair was published
             before; None: no index was read.
-        restored: what was undone before the text was read, as `iet.audit.copied.restored` names it: empty
-            where it reads best as given. None: nothing was tried.
-        sessions: which sessions were read, and in which of them agents are found; None: none were read.
-        trace: scores and posteriors along the text, for pictures.
+        restored: names of the steps that were undone before reading (`iet.audit.copied.restored`), empty if
+            the text reads best as given; None: no other reading was tried.
+        sessions: the sessions that were read, and those that agents are found in; None: none were read.
+        trace: scores and posteriors along the text, for plots.
     """
 
     text: str | None
@@ -167,10 +166,10 @@ class Report:
         return tuple(names[a] for a in found_agents(log_p, self.level))
 
     def redact_guesses(self, segment: Segment) -> Segment:
-        """Return a segment as it may be told: a guess is a name only if that agent is found in the text.
+        """Return a segment without its guess, unless that agent is found in the text.
 
-        Without that it is no more than the key that comes nearest by chance, and to name it would accuse its
-        agent. So the guess, and what is said of it, are None then.
+        Without evidence in the whole text, a guess is only the nearest key by chance, and naming it would
+        accuse its agent. Then the guess and its figures are None.
         """
         guess = segment.best_guess
         if (
@@ -184,9 +183,9 @@ class Report:
         )
 
     def _stated(self, segment: Segment) -> dict[str, Any]:
-        told = self.redact_guesses(segment)
-        stated = dataclasses.asdict(told)
-        if told is not segment:
+        redacted = self.redact_guesses(segment)
+        stated = dataclasses.asdict(redacted)
+        if redacted is not segment:
             stated["not_found_in_text"] = {
                 "nearest_key": segment.best_guess,
                 "posterior": segment.posterior,

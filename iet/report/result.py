@@ -1,4 +1,4 @@
-"""What an audit found in D documents, in columns. One text is the case D = 1; `Report` shows one document."""
+"""The result of an audit of D documents, in columns. One text is the case D = 1; `Report` is one document."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class AuditResult:
             `decoded`, `agent` and `best_guess` are indices of agents, `session` of sessions; -1 is None.
             `decoded` is the decoder's choice, `agent` the same if the evidence suffices. A column without
             any value is None.
-        found_sessions: the sessions in which agents are found, document after document, lowest p first.
+        found_sessions: the sessions that agents are found in, document after document, lowest p first.
         details: for each document the other fields of its `Report`, by name. None: they were not computed.
     """
 

@@ -96,9 +96,9 @@ def test_every_form_shows_what_is_named_and_what_is_open(named: Report) -> None:
     assert [event.get("gen_ai.agent.id") for event in events] == agents_of(named)
     assert all(event["iet.share_low"] <= event["iet.share_high"] for event in events)
     plain = str(named)
-    assert "only words are named whose own posterior says so at level 0.05" in " ".join(plain.split())
-    assert "only words are named whose own posterior" in named.to_html()
-    assert "only words are named" not in str(reader().audit(TEXT))
+    assert "only those words are named whose own posterior passes level 0.05" in " ".join(plain.split())
+    assert "only those words are named whose own posterior" in named.to_html()
+    assert "only those words are named" not in str(reader().audit(TEXT))
 
 
 def test_many_texts_are_named_alike() -> None:

@@ -94,7 +94,7 @@ def test_known_agents_and_decoys(tmp_path: pathlib.Path) -> None:
     iet.Auditor(registry, decoys=5, allow_unattributed=False)
     iet.Auditor(registry, decoys=10**6, level=3e-6)
     with pytest.raises(
-        InputError, match="decoys: got 1000000, expected 0: with 3 keys no p-value from the 1000000"
+        InputError, match="decoys: got 1000000, expected 0: with 3 keys no p-value from at most 1000000"
     ):
         iet.Auditor(registry, decoys=10**6, level=2.9e-6)
     keys, other = registry.scoring_keys(), team({"planner": 0}, vocab_size=500)

@@ -451,4 +451,4 @@ def test_a_verbatim_quotation_reads_as_the_quoted_agent(talk: tuple[Registry, An
         if run.end > start and run.start < start + len(planner)
     )
     assert overlap / len(planner) > 0.85
-    assert "a verbatim quotation reads as the quoted agent" in str(report)
+    assert "A verbatim quotation is attributed to the quoted" in " ".join(str(report).split())

@@ -92,7 +92,10 @@ def test_events_need_no_provider(said: Said, team: pathlib.Path, trace: pathlib.
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [('"name": "y", ', "under 'x'; there are 'y'"), ("", "under 'y', 'x'; no message has a name")],
+    [
+        ('"name": "y", ', "has the name 'x'; there are 'y'"),
+        ("", "has the name 'y', 'x'; no message has a name"),
+    ],
 )
 def test_a_name_that_no_message_has_is_named_and_stops_nothing(
     team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], name: str, said: str
@@ -100,4 +103,4 @@ def test_a_name_that_no_message_has_is_named_and_stops_nothing(
     trace = tmp_path / "trace.json"
     trace.write_text(f'[{{"role": "assistant", {name}"content": "w1"}}]')
     assert run("check", trace, "-r", team, "--agent", "y=critic", "--agent", "x=critic") == 0
-    assert f"no message came {said}" in capsys.readouterr().err
+    assert f"no message {said}" in capsys.readouterr().err

@@ -23,14 +23,14 @@ from tests.support.waiting import PATIENCE
 pytestmark = posix
 
 SECONDS = 2.0
-LIMITS = {"body-bytes": 1 << 20, "batch-bytes": 1 << 22, "per-client": 6, "requests": 8, "connections": 40}
-TIMES = {"body-seconds": SECONDS}
+LIMITS = {"body_bytes": 1 << 20, "batch_bytes": 1 << 22, "per_client": 6, "requests": 8, "connections": 40}
+TIMES = {"body_seconds": SECONDS}
 
 
 @pytest.fixture(scope="module")
 def service(folder: pathlib.Path, registry: pathlib.Path) -> Iterator[Running]:
     values = {**LIMITS, **TIMES}
-    options = [part for name, value in values.items() for part in (f"--{name}", value)]
+    options = [part for name, value in values.items() for part in ("--limit", f"{name}={value}")]
     with serving(folder, registry, *options, workers=2) as running:
         yield running
 
@@ -353,7 +353,7 @@ def test_requests_beyond_the_share_of_a_client_are_refused(service: Running, fol
 
     def refused() -> bool:
         with contextlib.ExitStack() as connections:
-            for _ in range(LIMITS["per-client"]):
+            for _ in range(LIMITS["per_client"]):
                 connections.enter_context(greedy.connect()).sendall(head)
             reply = greedy.audit(text="w1")
         if reply.status == 200:  # it came when the first of the others had been cut off

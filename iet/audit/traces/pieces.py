@@ -20,7 +20,7 @@ class Piece:
 
     Attributes:
         text: of it.
-        claim: the name that it came under, None without.
+        claim: the name that the record gives its writer; None without.
         skipped: why it is not judged, such as "tool output"; None: it is an agent's own text.
         where: what it is in the record, for people.
     """
@@ -36,7 +36,7 @@ class Trace:
     """The messages of a record.
 
     Attributes:
-        pieces: those with text, each once for each name that it came under.
+        pieces: those with text, once for each claimed name.
         left_out: number of messages that are no pieces because their text is in one, for each reason.
         unreadable: number of messages without text for each reason.
     """
