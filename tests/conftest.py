@@ -93,7 +93,7 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "reference":
         yield "reference"
         return
-    before = native.cpu.isa()
+    previous = native.cpu.isa()
     assert native.cpu.select_isa(request.param)
     yield request.param
-    native.cpu.select_isa(before)
+    native.cpu.select_isa(previous)

@@ -21,10 +21,10 @@ from iet.report import Report, Segment
 
 def documented(docstring: str, section: str) -> list[str]:
     """Names that a section of a docstring explains, in order."""
-    found = re.search(rf"^ *{section}:\n((?:\n| {{4,}}.*\n?)+)", inspect.cleandoc(docstring) + "\n", re.M)
-    if found is None:
+    match = re.search(rf"^ *{section}:\n((?:\n| {{4,}}.*\n?)+)", inspect.cleandoc(docstring) + "\n", re.M)
+    if match is None:
         return []
-    names = re.findall(r"^ {4}((?:\*{0,2}\w+(?:, )?)+):", found[1], re.M)
+    names = re.findall(r"^ {4}((?:\*{0,2}\w+(?:, )?)+):", match[1], re.M)
     return [name.lstrip("*") for line in names for name in line.split(", ")]
 
 
@@ -58,8 +58,8 @@ def public() -> list[Any]:
         names = [name for name in iet.__all__ if name not in ("LogitsProcessor", "WatermarkingConfig")]
     else:
         names = iet.__all__
-    found = [pair for name in names for pair in members(name, getattr(iet, name))]
-    return [pytest.param(value, id=name) for name, value in found]
+    match = [pair for name in names for pair in members(name, getattr(iet, name))]
+    return [pytest.param(value, id=name) for name, value in match]
 
 
 @pytest.mark.parametrize("item", public())

@@ -92,5 +92,5 @@ def test_an_installed_package_names_what_it_was_installed_from(
 def test_a_package_that_is_not_installed_names_the_index(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    said = hint(monkeypatch, tmp_path, None, installed=False)
-    assert said.endswith('; pip install "implicit-execution-tracing[sign]"')
+    message = hint(monkeypatch, tmp_path, None, installed=False)
+    assert message.endswith('; pip install "implicit-execution-tracing[sign]"')

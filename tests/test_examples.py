@@ -40,10 +40,10 @@ def printed(name: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_every_example_is_listed_and_tested() -> None:
     listed = re.findall(r"\[(\w+\.\w+)\]\(\1\)", (EXAMPLES / "README.md").read_text(encoding="utf-8"))
-    there = [path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")]
-    assert sorted(listed) == sorted(there)
+    files = [path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")]
+    assert sorted(listed) == sorted(files)
     tests = pathlib.Path(__file__).read_text(encoding="utf-8")
-    assert all(f'"{name}"' in tests for name in there)
+    assert all(f'"{name}"' in tests for name in files)
 
 
 def test_marking_with_transformers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,11 +59,11 @@ def test_marking_with_transformers(capsys: pytest.CaptureFixture[str]) -> None:
 def test_auditing_a_folder(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyarrow")
     output = printed("audit_folder.py", capsys)
-    found = dict(re.findall(r"\d+%  (\w+)\.txt: (.+)", output))
-    assert found["human"] == "nobody"
-    assert found["plan"] == "planner"
-    assert found["inserted"] == "engineer"
-    assert set(found["review"].split(", ")) == {"planner", "critic"}
+    shares = dict(re.findall(r"\d+%  (\w+)\.txt: (.+)", output))
+    assert shares["human"] == "nobody"
+    assert shares["plan"] == "planner"
+    assert shares["inserted"] == "engineer"
+    assert set(shares["review"].split(", ")) == {"planner", "critic"}
     pages = re.findall(r"open (\S+)", output)
     assert "audit-folder/inserted.html" in pages
     assert "audit-folder/human.html" not in pages
@@ -124,8 +124,8 @@ def test_the_notebook(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
     report = names["report"]
     assert set(report.found) == {"planner", "critic", "engineer"}
     assert any(value is report for value in values)  # a cell ends with it
-    shown = report._repr_html_()
-    assert all(f"<sup>{agent}</sup>" in shown for agent in report.found)
+    html = report._repr_html_()
+    assert all(f"<sup>{agent}</sup>" in html for agent in report.found)
     output = capsys.readouterr().out
     assert "nobody's text: found ()" in output
     assert re.search(r"^\| gumbel \| 3 \| ≤ 32 \|", output, re.MULTILINE)

@@ -88,10 +88,10 @@ def test_vectors_of_the_ops(isa: str, entry: dict[str, Any]) -> None:
     expected = np.array([from_bits(row, "float32") for row in entry["scores"]])
     assert np.array_equal(kernels.score_tokens(entry["token_ids"], keys), expected)
     for dtype in ("float32", "float16"):
-        before, after = (
+        inputs, after = (
             from_bits(entry["embed"][dtype][k], dtype).reshape(4, -1) for k in ("logits", "marked")
         )
-        logits = before.copy()
+        logits = inputs.copy()
         temperature = from_bits(entry["kappas"], "float32") / np.float32(0.8)
         kernels.embed_(logits, entry["contexts"], entry["slots"], keys, temperature=temperature)
         assert np.array_equal(logits, after)
@@ -114,18 +114,18 @@ def test_embed_is_the_reference(vocab_size: int, family: str) -> None:
     values = 8 * rng.standard_normal((5, vocab_size + 3))
     values[0, 0], values[2, vocab_size // 2], values[4, -1] = np.nan, -np.inf, np.inf
     for dtype in (np.float32, np.float16):
-        given = values.astype(dtype)
-        expected = given.copy()
+        converted = values.astype(dtype)
+        expected = converted.copy()
         kappas = np.full(5, np.float32(keys.profile.scheme.kappa))
         with np.errstate(over="ignore"):
             reference.embed_(keys.marking, expected, contexts, slots, kappas)
         for isa in each_isa():
-            logits = given.copy()
+            logits = converted.copy()
             kernels.embed_(logits, contexts, slots, keys)
             assert np.array_equal(logits.view(np.uint8), expected.view(np.uint8)), isa
             same = [1, 3]
-            assert np.array_equal(logits[same], given[same], equal_nan=True), isa
-            padding = np.array_equal(logits[:, vocab_size:], given[:, vocab_size:], equal_nan=True)
+            assert np.array_equal(logits[same], converted[same], equal_nan=True), isa
+            padding = np.array_equal(logits[:, vocab_size:], converted[:, vocab_size:], equal_nan=True)
             assert padding is (family != "gumbel"), isa
 
 
@@ -141,8 +141,8 @@ def test_score_is_the_reference(n_gram: int, family: str) -> None:
             ids = rng.integers(1, vocab_size + 1, length)
             expected = reference.score_tokens(keys.marking, ids)
             for isa in each_isa():
-                found = kernels.score_tokens(ids, keys)
-                assert np.array_equal(found.view(np.uint32), expected.view(np.uint32)), isa  # no -0.0 either
+                scores = kernels.score_tokens(ids, keys)
+                assert np.array_equal(scores.view(np.uint32), expected.view(np.uint32)), isa  # no -0.0 either
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -191,16 +191,16 @@ def test_embed_leaves_what_it_was_given(dtype: str) -> None:
     torch = pytest.importorskip("torch")
     keys, values = key_table(300), torch.randn(4, 310).to(getattr(torch, dtype))
     contexts, slots = [[5], [6], [7], [8]], [0, -1, 2, 1]
-    for given in (values, values.t().contiguous().t(), values[:, ::2].repeat_interleave(2, dim=1)[:, :310]):
-        before, want = given.clone(), given.clone()
+    for logits in (values, values.t().contiguous().t(), values[:, ::2].repeat_interleave(2, dim=1)[:, :310]):
+        original, want = logits.clone(), logits.clone()
         iet.embed_(want, contexts, slots, keys, temperature=0.7)
-        marked = kernels.embed(given, contexts, slots, keys, temperature=0.7)
+        marked = kernels.embed(logits, contexts, slots, keys, temperature=0.7)
         assert torch.equal(marked, want)
-        assert torch.equal(given, before)
-        assert not torch.equal(marked, before)
-    one = values[:1].expand(4, -1)  # four rows in one place
-    marked = kernels.embed(one, contexts, slots, keys)
-    assert torch.equal(marked[1], one[0])
+        assert torch.equal(logits, original)
+        assert not torch.equal(marked, original)
+    overlapping = values[:1].expand(4, -1)  # four rows in one place
+    marked = kernels.embed(overlapping, contexts, slots, keys)
+    assert torch.equal(marked[1], overlapping[0])
     assert not torch.equal(marked[0], marked[2])
 
 
@@ -258,9 +258,9 @@ def test_pairs_are_numbered_as_they_first_occur(n_gram: int) -> None:
             scored = len(pair) == n_gram and all(0 <= i < 7 for i in pair)
             repeated.append(scored and pair in numbers)
             expected.append(numbers.setdefault(pair, len(numbers)) if scored else -1)
-        found = kernels.pair_numbers(ids, registry)
-        assert found.tolist() == expected
-        assert repeats(found).tolist() == repeated
+        actual = kernels.pair_numbers(ids, registry)
+        assert actual.tolist() == expected
+        assert repeats(actual).tolist() == repeated
     assert kernels.pair_numbers([], registry).shape == (0,)
 
 
@@ -299,17 +299,17 @@ def test_spans_hold_the_sums_of_their_scores(isa: str, family: str) -> None:
 def shifted(values: Any, dtype: type) -> np.ndarray[Any, Any]:
     """The same numbers, one byte past where an array lies."""
     array = np.asarray(values, dtype)
-    found = np.zeros(array.nbytes + 1, np.uint8)[1:].view(dtype).reshape(array.shape)
-    found[...] = array
-    assert not found.flags.aligned
-    return found
+    numbers = np.zeros(array.nbytes + 1, np.uint8)[1:].view(dtype).reshape(array.shape)
+    numbers[...] = array
+    assert not numbers.flags.aligned
+    return numbers
 
 
 @needs_native
 def test_what_lies_across_words_is_copied_before_native_code_reads_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    keys, given = key_table(100), list[int]()
+    keys, addresses = key_table(100), list[int]()
 
     class Recorder:
         # Stands before the compiled marking, and writes down the addresses that it is given.
@@ -318,7 +318,7 @@ def test_what_lies_across_words_is_copied_before_native_code_reads_it(
 
         def __getattr__(self, name: str) -> Any:
             def call(*arguments: Any) -> Any:
-                given.extend(value for value in arguments if isinstance(value, int) and value > 1 << 20)
+                addresses.extend(value for value in arguments if isinstance(value, int) and value > 1 << 20)
                 return getattr(self.native, name)(*arguments)
 
             return call
@@ -341,8 +341,8 @@ def test_what_lies_across_words_is_copied_before_native_code_reads_it(
     )
     kernels.embed_(expected, [[1], [2]], [0, 1], keys, temperature=[1, 2])
     assert np.array_equal(marked, expected)
-    assert len(given) == 2 * (2 + 4 + 4)
-    assert [address % 4 for address in given] == [0] * len(given)
+    assert len(addresses) == 2 * (2 + 4 + 4)
+    assert [address % 4 for address in addresses] == [0] * len(addresses)
     for array in host.checked_pairs(shifted(ids, np.int64), shifted(ids, np.uint64), 100):
         assert array.flags.aligned
     pairs = kernels.pair_numbers(shifted(ids, np.int64), keys)
@@ -403,9 +403,9 @@ def test_bad_logits_are_refused_before_any_work() -> None:
     assert good[0].any()
     assert not good[1].any()
     for unused in (-1.0, float("nan"), float("inf")):  # and any temperature
-        again = np.zeros((2, 100), np.float32)
-        kernels.embed_(again, [[1], [2]], [0, -1], keys, temperature=[1.0, unused])
-        assert np.array_equal(again, good)
+        valid = np.zeros((2, 100), np.float32)
+        kernels.embed_(valid, [[1], [2]], [0, -1], keys, temperature=[1.0, unused])
+        assert np.array_equal(valid, good)
     ragged: Any = [[1], [2, 3]]
     for name, call in (
         ("contexts", lambda: kernels.embed_(good, ragged, [0, 1], keys)),

@@ -25,24 +25,24 @@ def test_the_first_program_runs_as_it_stands_and_once_more(
     program = README.split("```python\n", 1)[1].split("```", 1)[0]
     assert len(program.splitlines()) < 30
     (tmp_path / "program.py").write_text(program, encoding="utf-8")
-    where = {"PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "OMP_NUM_THREADS": "1"}
+    environment = {"PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "OMP_NUM_THREADS": "1"}
     secrets = set[bytes]()
     monkeypatch.chdir(tmp_path)
-    for again in (False, True):
-        if again:  # as a notebook would, in a process that has loaded everything
+    for is_second in (False, True):
+        if is_second:  # as a notebook would, in a process that has loaded everything
             runpy.run_path("program.py", run_name="__main__")
-            said = capsys.readouterr().out
+            output = capsys.readouterr().out
         else:
             run = subprocess.run(
                 [sys.executable, "program.py"],
-                env={**os.environ, **where},
+                env={**os.environ, **environment},
                 capture_output=True,
                 text=True,
                 encoding="utf-8",
             )
             assert run.returncode == 0, run.stderr
-            said = run.stdout
-        names = said.partition(" wrote in this text")[0]  # the surest first
+            output = run.stdout
+        names = output.partition(" wrote in this text")[0]  # the surest first
         assert sorted(names.split(", ")) == ["critic", "planner"]
         assert "planner" in (tmp_path / "report.html").read_text(encoding="utf-8")
         secrets.add((tmp_path / "team.json").read_bytes())

@@ -56,13 +56,13 @@ def findings(source: str) -> Iterator[str]:
 
 
 def test_nothing_from_outside_is_run_as_code() -> None:
-    found = {
+    uses = {
         f"{path.relative_to(house.ROOT).as_posix()} {finding}"
         for folder in ("iet", "benchmarks", "examples")
         for path in sorted((house.ROOT / folder).rglob("*.py"))
         for finding in findings(path.read_text(encoding="utf-8"))
     }
-    assert found == set(ALLOWED)
+    assert uses == set(ALLOWED)
 
 
 @pytest.mark.parametrize(

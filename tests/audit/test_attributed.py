@@ -29,7 +29,7 @@ WEAK_TEXT = spell(write(WEAK, TURNS, seed=4))
 
 
 @pytest.fixture(scope="module")
-def whole() -> Report:
+def unnamed() -> Report:
     return reader(WEAK, level=0.05).audit(WEAK_TEXT)
 
 
@@ -44,43 +44,45 @@ def factor(text: str) -> float:
     return float(chance_factors(decode_texts(plan, plan.encode([text]), None, True).spans, 1)[0])
 
 
-def test_tokens_are_named_that_are_sure_by_themselves(whole: Report, named: Report) -> None:
+def test_tokens_are_named_that_are_sure_by_themselves(unnamed: Report, named: Report) -> None:
     assert_tiles(named, WEAK_TEXT)
     assert named.posterior is not None
-    np.testing.assert_array_equal(named.posterior, whole.posterior)
-    open_, held = whole.token_agents, np.full(named.tokens, np.nan)
+    np.testing.assert_array_equal(named.posterior, unnamed.posterior)
+    open_, runner_up = unnamed.token_agents, np.full(named.tokens, np.nan)
     inside = open_ >= 0
     evidence = np.array([[named.evidence[agent] for agent in named.agents]])
     (posterior,) = temper_posteriors([named.posterior], evidence)
-    held[inside] = posterior[inside, open_[inside]]
-    sure = inside & (scale_odds(1 - np.minimum(np.nan_to_num(held), 1), factor(WEAK_TEXT)) <= 0.05)
+    runner_up[inside] = posterior[inside, open_[inside]]
+    sure = inside & (scale_odds(1 - np.minimum(np.nan_to_num(runner_up), 1), factor(WEAK_TEXT)) <= 0.05)
     np.testing.assert_array_equal(named.token_agents, np.where(sure, open_, -1))
-    assert 0.2 < named.coverage < whole.coverage
-    assert named.found == whole.found
+    assert 0.2 < named.coverage < unnamed.coverage
+    assert named.found == unnamed.found
     for segment in named.segments:
         assert segment.error is not None
         assert (segment.agent is not None) == (segment.error <= 0.05 and segment.best_guess in named.found)
 
 
-def test_who_followed_whom_stays_and_cuts_are_no_boundaries(whole: Report, named: Report) -> None:
-    assert named.transitions.adjacency.tolist() == whole.transitions.adjacency.tolist()
-    assert named.transitions.agents == whole.transitions.agents
-    assert named.transitions.observed == whole.transitions.observed
-    assert named.seam_share == whole.seam_share
+def test_who_followed_whom_stays_and_cuts_are_no_boundaries(unnamed: Report, named: Report) -> None:
+    assert named.transitions.adjacency.tolist() == unnamed.transitions.adjacency.tolist()
+    assert named.transitions.agents == unnamed.transitions.agents
+    assert named.transitions.observed == unnamed.transitions.observed
+    assert named.seam_share == unnamed.seam_share
     cuts = 0
-    for before, after in itertools.pairwise(named.segments):
-        cut = before.best_guess == after.best_guess and (before.agent is None) != (after.agent is None)
-        if cut and before.end_interval == (before.end, before.end):
-            assert after.start_interval == before.end_interval
+    for left_segment, after in itertools.pairwise(named.segments):
+        cut = left_segment.best_guess == after.best_guess and (left_segment.agent is None) != (
+            after.agent is None
+        )
+        if cut and left_segment.end_interval == (left_segment.end, left_segment.end):
+            assert after.start_interval == left_segment.end_interval
             cuts += 1
     assert cuts >= 4
 
 
 def test_every_form_shows_what_is_named_and_what_is_open(named: Report) -> None:
     assert_fits_the_schema(named)
-    said = json.loads(named.to_json())
-    assert said["decoder"]["options"] == {"attributed": "tokens"}
-    for segment, row in zip(named.segments, said["segments"], strict=True):
+    data = json.loads(named.to_json())
+    assert data["decoder"]["options"] == {"attributed": "tokens"}
+    for segment, row in zip(named.segments, data["segments"], strict=True):
         assert (row["agent"], row["share"]) == (segment.agent, segment.share)
         assert row["share_interval"] == list(segment.share_interval or ())
         low, high = segment.share_interval or (1, 0)
@@ -118,14 +120,15 @@ def test_many_texts_are_named_alike() -> None:
 
 
 def test_a_piece_between_known_boundaries_stays_whole_where_it_quotes() -> None:
-    first, own = write(TEAM, [("planner", 150)], 1), write(TEAM, [("critic", 120)], 2)
-    ids = [*first, *own[:60], *first[40:80], *own[60:]]
-    by_token, whole = (
-        reader(attributed=how).audit(token_ids=ids, boundaries=[len(first)]) for how in ("tokens", "segment")
+    first, second = write(TEAM, [("planner", 150)], 1), write(TEAM, [("critic", 120)], 2)
+    ids = [*first, *second[:60], *first[40:80], *second[60:]]
+    by_token, by_segment = (
+        reader(attributed=unit).audit(token_ids=ids, boundaries=[len(first)])
+        for unit in ("tokens", "segment")
     )
-    assert [s.agent for s in whole.segments] == ["planner", "critic"]
+    assert [s.agent for s in by_segment.segments] == ["planner", "critic"]
     assert [dataclasses.asdict(s) for s in by_token.segments] == [
-        dataclasses.asdict(s) for s in whole.segments
+        dataclasses.asdict(s) for s in by_segment.segments
     ]
     assert agents_of(reader(attributed="tokens").audit(spell(ids), boundaries=[len(spell(first)) + 1])) == [
         "planner",
@@ -136,14 +139,16 @@ def test_a_piece_between_known_boundaries_stays_whole_where_it_quotes() -> None:
 def test_parts_and_known_boundaries_go_with_it() -> None:
     middle = len(WEAK_TEXT) // 2
     skipped = reader(WEAK, attributed="tokens").audit(WEAK_TEXT, skip=[(middle, middle + 90)])
-    whole = reader(WEAK).audit(WEAK_TEXT, skip=[(middle, middle + 90)])
-    assert skipped.left_out == whole.left_out > 0
-    assert skipped.transitions.observed == whole.transitions.observed
-    assert ((skipped.token_agents == whole.token_agents) | (skipped.token_agents == -1)).all()
+    with_gap = reader(WEAK).audit(WEAK_TEXT, skip=[(middle, middle + 90)])
+    assert skipped.left_out == with_gap.left_out > 0
+    assert skipped.transitions.observed == with_gap.transitions.observed
+    assert ((skipped.token_agents == with_gap.token_agents) | (skipped.token_agents == -1)).all()
     pieces = [middle // 2, middle]
-    given = reader(WEAK).audit(WEAK_TEXT, boundaries=pieces)
+    with_boundaries = reader(WEAK).audit(WEAK_TEXT, boundaries=pieces)
     by_token = reader(WEAK, attributed="tokens").audit(WEAK_TEXT, boundaries=pieces)
-    assert [s.agent for s in by_token.segments] == [s.agent for s in given.segments]  # one posterior a piece
+    assert [s.agent for s in by_token.segments] == [
+        s.agent for s in with_boundaries.segments
+    ]  # one posterior a piece
     ids = reader(attributed="tokens").audit(token_ids=IDS)
     assert ids.token_agents.tolist() == reader(attributed="tokens").audit(TEXT).token_agents.tolist()
 
@@ -174,11 +179,11 @@ def test_copies_and_the_configuration_know_it(tmp_path: Any) -> None:
     registry = team()
     registry.save(tmp_path / "team.json")
     auditor = reader(Registry.load(tmp_path / "team.json"), attributed="tokens")
-    again = pickle.loads(pickle.dumps(auditor))
-    assert again.configuration == auditor.configuration
+    restored = pickle.loads(pickle.dumps(auditor))
+    assert restored.configuration == auditor.configuration
     assert auditor.configuration["options"] == {"attributed": "tokens"}
     assert reader(attributed="segment").configuration == reader().configuration
-    assert again.audit(TEXT).to_dict() == auditor.audit(TEXT).to_dict()
+    assert restored.audit(TEXT).to_dict() == auditor.audit(TEXT).to_dict()
 
 
 def test_decoders_without_a_posterior_have_no_shares() -> None:
@@ -190,22 +195,22 @@ def test_decoders_without_a_posterior_have_no_shares() -> None:
 
 
 def test_an_older_report_fits_the_schema() -> None:
-    said = reader().audit(TEXT).to_dict()
-    for segment in said["segments"]:
+    data = reader().audit(TEXT).to_dict()
+    for segment in data["segments"]:
         del segment["share"], segment["share_interval"]
-    assert list(validator().iter_errors(json.loads(json.dumps(said)))) == []
+    assert list(validator().iter_errors(json.loads(json.dumps(data)))) == []
 
 
 def test_agents_of_several_profiles_are_named_by_token() -> None:
     registry = Registry.loads(WEAK.dumps())
-    other = registry.add_profile(tokenizer=WORD_TOKENIZER, scheme=Scheme(kappa=1.0))
-    registry.add("lawyer", profile=other, secret=bytes(range(32)))
+    word_profile = registry.add_profile(tokenizer=WORD_TOKENIZER, scheme=Scheme(kappa=1.0))
+    registry.add("lawyer", profile=word_profile, secret=bytes(range(32)))
     tokenizers = dict.fromkeys(registry.profiles, WORD_TOKENIZER)
-    whole = iet.Auditor(registry, level=0.05, tokenizer=tokenizers).audit(WEAK_TEXT)
+    unnamed = iet.Auditor(registry, level=0.05, tokenizer=tokenizers).audit(WEAK_TEXT)
     named = iet.Auditor(registry, level=0.05, tokenizer=tokenizers, attributed="tokens").audit(WEAK_TEXT)
-    assert 0.2 < named.coverage < whole.coverage
-    assert named.transitions.adjacency.tolist() == whole.transitions.adjacency.tolist()
+    assert 0.2 < named.coverage < unnamed.coverage
+    assert named.transitions.adjacency.tolist() == unnamed.transitions.adjacency.tolist()
     assert_fits_the_schema(named)
-    runs = {place: run.agent for run in whole.char_agents for place in range(run.start, run.end)}
+    runs = {position: run.agent for run in unnamed.char_agents for position in range(run.start, run.end)}
     for run in named.char_agents:
-        assert run.agent is None or {runs[place] for place in range(run.start, run.end)} == {run.agent}
+        assert run.agent is None or {runs[position] for position in range(run.start, run.end)} == {run.agent}

@@ -31,13 +31,13 @@ def test_audit_many_is_audit_one_after_another_and_lazy() -> None:
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_what_is_evidence_in_another_document_attributes_nothing_here(decoder: str) -> None:
     everything, nothing = np.array([[0, len(IDS)]]), np.zeros((0, 2), np.int64)
-    found = audit_columns(reader(decoder=decoder).plan, None, [IDS, IDS], [everything, nothing])
-    first = len(found.segments["agent"]) // 2
-    assert np.all(found.segments["agent"][:first] == -1)
-    assert np.all(found.segments["log_p"][:first] == 0)
-    assert len({*found.segments["agent"][first:].tolist()} - {-1}) == 3
-    assert found.documents["coverage"][0] == 0
-    assert found.documents["repeated"][0] == found.documents["scored"][0]
+    results = audit_columns(reader(decoder=decoder).plan, None, [IDS, IDS], [everything, nothing])
+    first = len(results.segments["agent"]) // 2
+    assert np.all(results.segments["agent"][:first] == -1)
+    assert np.all(results.segments["log_p"][:first] == 0)
+    assert len({*results.segments["agent"][first:].tolist()} - {-1}) == 3
+    assert results.documents["coverage"][0] == 0
+    assert results.documents["repeated"][0] == results.documents["scored"][0]
 
 
 @pytest.mark.parametrize("batch", [1, 700, 1 << 18])

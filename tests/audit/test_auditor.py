@@ -171,14 +171,14 @@ def test_one_agent_alone_is_found(decoder: str) -> None:
 def test_keys_that_were_rotated_out_do_not_blur_transitions() -> None:
     registry = team()
     ids = write(registry, [("planner", 250), ("critic", 250)])
-    before = reader(registry).audit(token_ids=ids).transitions
+    earlier = reader(registry).audit(token_ids=ids).transitions
     for number in range(12):
         registry.rotate("planner", secret=bytes([100 + number]) * 32)
         registry.rotate("writer", secret=bytes([200 + number]) * 32)
     after = reader(registry).audit(token_ids=ids).transitions
-    assert [t[:3] for t in after.observed] == [t[:3] for t in before.observed]
+    assert [t[:3] for t in after.observed] == [t[:3] for t in earlier.observed]
     # The planner wrote under its first key; the writer, who wrote nothing, is read under its last one only.
-    assert after.observed[0].confidence == pytest.approx(before.observed[0].confidence, abs=0.03)
+    assert after.observed[0].confidence == pytest.approx(earlier.observed[0].confidence, abs=0.03)
 
 
 @pytest.mark.parametrize("decoder", ["cusum", "window"])
@@ -219,11 +219,11 @@ def test_runs_tile_any_text(decoder: str, backend: tokenizers.Tokenizer) -> None
 def test_invisible_characters_change_no_attribution(invisible: str, every: int) -> None:
     pieces = [TEXT[i : i + every] for i in range(0, len(TEXT), every)]
     text = invisible.join(pieces)
-    clean, found = reader().audit(TEXT), reader().audit(text)
-    assert found.invisible == len(text) - len(TEXT) > 0
-    assert np.array_equal(found.token_agents, clean.token_agents)
-    assert_tiles(found, text)
-    for a, b in zip(clean.segments, found.segments, strict=True):
+    clean, with_invisible = reader().audit(TEXT), reader().audit(text)
+    assert with_invisible.invisible == len(text) - len(TEXT) > 0
+    assert np.array_equal(with_invisible.token_agents, clean.token_agents)
+    assert_tiles(with_invisible, text)
+    for a, b in zip(clean.segments, with_invisible.segments, strict=True):
         assert (a.agent, a.log_p) == (b.agent, b.log_p)
         part = text[b.char_start : b.char_end]
         for character in invisible:

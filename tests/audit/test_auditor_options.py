@@ -48,16 +48,16 @@ def test_bad_options_are_refused_at_once(options: dict[str, Any], message: str) 
 
 
 def test_decoys_reach_the_level_however_a_copied_text_is_read() -> None:
-    one = team(["planner"])
-    iet.Auditor(one, decoys=99)
+    single = team(["planner"])
+    iet.Auditor(single, decoys=99)
     with pytest.raises(InputError, match="decoys: got 99, expected at least 399"):
-        iet.Auditor(one, decoys=99, as_copied=True)
-    iet.Auditor(one, decoys=399, as_copied=True)
+        iet.Auditor(single, decoys=99, as_copied=True)
+    iet.Auditor(single, decoys=399, as_copied=True)
 
 
 def test_bools_of_numpy_will_do() -> None:
-    given = iet.Auditor(TEAM, allow_unattributed=np.False_, as_copied=np.False_).configuration  # type: ignore[arg-type]
-    assert given == iet.Auditor(TEAM, allow_unattributed=False).configuration
+    configuration = iet.Auditor(TEAM, allow_unattributed=np.False_, as_copied=np.False_).configuration  # type: ignore[arg-type]
+    assert configuration == iet.Auditor(TEAM, allow_unattributed=False).configuration
 
 
 def test_registries_without_readers_are_refused() -> None:
@@ -69,11 +69,13 @@ def test_registries_without_readers_are_refused() -> None:
 
 def test_one_of_several_profiles_can_be_named() -> None:
     registry = Registry.loads(TEAM.dumps())
-    other = registry.add_profile(tokenizer=WORD_TOKENIZER, scheme=Scheme(kappa=1.0))
-    registry.add("lawyer", profile=other)
+    word_profile = registry.add_profile(tokenizer=WORD_TOKENIZER, scheme=Scheme(kappa=1.0))
+    registry.add("lawyer", profile=word_profile)
     auditor = iet.Auditor(registry, profile=TEAM.profile.id, tokenizer=WORD_TOKENIZER)
     assert agents_of(auditor.audit(TEXT)) == ["planner", "critic", None, "writer"]
-    assert iet.Auditor(registry, profile=other, tokenizer=WORD_TOKENIZER).audit(TEXT).agents == ("lawyer",)
+    assert iet.Auditor(registry, profile=word_profile, tokenizer=WORD_TOKENIZER).audit(TEXT).agents == (
+        "lawyer",
+    )
     with pytest.raises(RegistryError, match="profile 'other' is not in the registry"):
         iet.Auditor(registry, profile="other")
 
@@ -98,9 +100,9 @@ def test_what_are_no_token_ids_is_refused(ids: Any) -> None:
 
 
 def test_another_tokenizer_is_refused(tmp_path: pathlib.Path) -> None:
-    for other in (word_tokenizer(WORDS + 1), byte_tokenizer()):
+    for wrong in (word_tokenizer(WORDS + 1), byte_tokenizer()):
         with pytest.raises(TokenizerMismatch, match=r"got digest .* expects"):
-            iet.Auditor(TEAM, tokenizer=other).audit(TEXT)
+            iet.Auditor(TEAM, tokenizer=wrong).audit(TEXT)
     with pytest.raises(TokenizerMismatch, match="is not there"):
         iet.Auditor(TEAM, tokenizer=tmp_path / "tokenizer.json").audit(TEXT)
     with pytest.raises(InputError, match="tokenizer: got int"):
@@ -123,7 +125,7 @@ def test_neither_report_nor_auditor_shows_a_secret(tmp_path: pathlib.Path) -> No
     registry.save(tmp_path / "team.json")
     auditor = reader(registry, "cusum", window=32)
     report = auditor.audit(TEXT)
-    shown = [
+    outputs = [
         repr(auditor),
         str(vars(auditor)),
         repr(report),
@@ -140,7 +142,7 @@ def test_neither_report_nor_auditor_shows_a_secret(tmp_path: pathlib.Path) -> No
     for key in (key for name in registry for key in registry.keys(name)):
         for secret in (bytes(key.secret), derive_subkey(key.secret)):
             assert secret not in pickled
-            assert not any(secret.hex() in text or repr(secret)[2:-1] in text for text in shown)
+            assert not any(secret.hex() in text or repr(secret)[2:-1] in text for text in outputs)
     with pytest.raises(RegistryError, match="in memory is not pickled"):
         pickle.dumps(iet.Auditor(team()))
 
@@ -152,8 +154,8 @@ def test_copies_of_an_auditor_find_the_same(tmp_path: pathlib.Path) -> None:
         registry, "window", level=0.05, allow_unattributed=False, tokenizer=WORD_TOKENIZER, window=32
     )
     expected = auditor.audit(TEXT).to_dict()
-    for again in (copy.deepcopy(auditor), pickle.loads(pickle.dumps(auditor))):
-        assert again.audit(TEXT).to_dict() == expected
+    for copied in (copy.deepcopy(auditor), pickle.loads(pickle.dumps(auditor))):
+        assert copied.audit(TEXT).to_dict() == expected
 
 
 def test_options_of_numpy_are_written_as_json() -> None:

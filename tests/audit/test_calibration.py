@@ -82,22 +82,24 @@ def test_unmarked_text_is_read_as_marked_about_as_often_as_the_level_says(tmp_pa
     texts = [content[i : i + 1500] for i in range(0, min(len(content), 12_000), 1500)]
     (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps({"text": t}) for t in texts) + "\n\n")
     registry = demo_registry(("a", "b", "c"), 0)
-    found = calibrate.null(registry, calibrate.read_corpus(tmp_path), registries=12)
-    assert (found.texts, found.registries, found.agents) == (len(texts), 12, 3)
+    result = calibrate.null(registry, calibrate.read_corpus(tmp_path), registries=12)
+    assert (result.texts, result.registries, result.agents) == (len(texts), 12, 3)
     pairs = len(texts) * 12
-    rate, low, high, segments = found.levels[0.01]
+    rate, low, high, segments = result.levels[0.01]
     assert stats.binom.sf(round(rate * pairs) - 1, pairs, 0.01) > 1e-4
     assert low <= rate <= high or rate == 0
     assert segments <= rate
-    assert found.levels[1e-4][0] <= found.levels[1e-3][0] <= rate
-    assert found.lowest <= math.log(0.1)
-    assert f"{len(texts)} texts, each under 12 registries of 3 drawn keys" in calibrate.null_table(found)
+    assert result.levels[1e-4][0] <= result.levels[1e-3][0] <= rate
+    assert result.lowest <= math.log(0.1)
+    assert f"{len(texts)} texts, each under 12 registries of 3 drawn keys" in calibrate.null_table(result)
     few = [calibrate.null(registry, iter(texts[:2]), registries=3) for _ in range(2)]
     assert few[0] == few[1]
     profile = iet.Registry.create(None, vocab_size=4096, unmarked_ids=range(50)).profile
     assert calibrate._drawn(profile, None, 2, "x").profile.digest == profile.digest
-    own = team("abcdef", tokenizer=DEMO_SOURCE, k_p="per-agent")
-    assert calibrate.null(own, iter(texts[:2]), registries=30).registries == 30  # no drawn key is refused
+    per_agent = team("abcdef", tokenizer=DEMO_SOURCE, k_p="per-agent")
+    assert (
+        calibrate.null(per_agent, iter(texts[:2]), registries=30).registries == 30
+    )  # no drawn key is refused
     small = iet.Registry.create(None, vocab_size=3, scheme=iet.Scheme(k_p="per-agent"))
     drawn = calibrate._drawn(small.profile, None, 2, "x")
     with pytest.raises(InputError, match="chance does not pass for evidence"):  # no key of this profile can
@@ -116,13 +118,15 @@ def test_an_interval_is_over_texts_not_pairs() -> None:
     assert few_high == pytest.approx(0.0278, abs=2e-3)
 
 
-@pytest.mark.parametrize(("texts", "each", "rate"), [(5, 1000, 0.01), (8, 1000, 0.01), (5, 5000, 0.001)])
-def test_an_interval_of_few_texts_holds_the_rate(texts: int, each: int, rate: float) -> None:
-    rng, held = np.random.default_rng(texts), 0
+@pytest.mark.parametrize(("texts", "segments", "rate"), [(5, 1000, 0.01), (8, 1000, 0.01), (5, 5000, 0.001)])
+def test_an_interval_of_few_texts_holds_the_rate(texts: int, segments: int, rate: float) -> None:
+    rng, covered = np.random.default_rng(texts), 0
     for _ in range(400):
-        low, high = calibrate.clustered_interval(rng.binomial(each, rate, texts) / each, each, draws=300)
-        held += low <= rate <= high
-    assert held / 400 >= 0.92
+        low, high = calibrate.clustered_interval(
+            rng.binomial(segments, rate, texts) / segments, segments, draws=300
+        )
+        covered += low <= rate <= high
+    assert covered / 400 >= 0.92
 
 
 def test_a_corpus_is_a_folder_a_file_or_lines_of_json(tmp_path: pathlib.Path) -> None:

@@ -18,8 +18,8 @@ def spans(*rows: tuple[int, int, int, int]) -> Spans:
 
 
 def test_odds_of_an_error_grow_with_what_is_nobodys() -> None:
-    found = chance_factors(spans((0, 0, 30, 1), (0, 30, 120, -1), (1, 0, 9, 0), (2, 0, 8, -1)), 4)
-    np.testing.assert_allclose(found, [2, 1, 3, 1])
+    factors = chance_factors(spans((0, 0, 30, 1), (0, 30, 120, -1), (1, 0, 9, 0), (2, 0, 8, -1)), 4)
+    np.testing.assert_allclose(factors, [2, 1, 3, 1])
     np.testing.assert_allclose(scale_odds(np.array([0.0, 0.01, 0.5, 1.0]), 3.0), [0, 0.03 / 1.02, 0.75, 1])
     errors = np.linspace(0, 1, 7)
     np.testing.assert_allclose(scale_odds(errors, 1.0), errors)
@@ -28,36 +28,36 @@ def test_odds_of_an_error_grow_with_what_is_nobodys() -> None:
 def test_posteriors_are_doubted_by_how_little_evidence_there_is() -> None:
     posterior = np.array([[0.9, 0.1, 0.0], [1.0, 0.0, 0.0], [0.25, 0.5, 0.25]], np.float32)
     evidence = np.array([[-8.0, -1e9, np.nan], [-4.0, 0.0, -1.0]])
-    found = temper_posteriors([posterior, posterior], evidence)
-    np.testing.assert_allclose(found[0][0], [0.9 / (0.9 + 1.5 * 0.1), 0.1, 0], rtol=1e-5)
-    np.testing.assert_allclose(found[0][1], [1, 0, 0])
-    np.testing.assert_allclose(found[0][2], [0.25 / (0.25 + 1.5 * 0.75), 0.5, 0.25 / 1.75], rtol=1e-5)
-    np.testing.assert_allclose(found[1][2], [0.25 / 1.75, 0.5 / 1.5, 0.25 / 1.75], rtol=1e-5)
+    tempered = temper_posteriors([posterior, posterior], evidence)
+    np.testing.assert_allclose(tempered[0][0], [0.9 / (0.9 + 1.5 * 0.1), 0.1, 0], rtol=1e-5)
+    np.testing.assert_allclose(tempered[0][1], [1, 0, 0])
+    np.testing.assert_allclose(tempered[0][2], [0.25 / (0.25 + 1.5 * 0.75), 0.5, 0.25 / 1.75], rtol=1e-5)
+    np.testing.assert_allclose(tempered[1][2], [0.25 / 1.75, 0.5 / 1.5, 0.25 / 1.75], rtol=1e-5)
     assert temper_posteriors([], np.zeros((0, 3))) == ()
 
 
 def test_means_errors_and_shares_of_a_guess() -> None:
     posterior = np.array([[0.9, 0.1], [0.99, 0.0], [0.2, 0.8], [0.0, 0.5]], np.float32)
     two = spans((0, 0, 2, 0), (0, 2, 4, -1))
-    found = certainty([posterior], np.array([3, 7]), np.array([2.0]), two, np.array([3, 7]))
-    np.testing.assert_allclose(found["posterior"], [0.945, 0.65], rtol=1e-6)
-    np.testing.assert_allclose(found["error"], [0.02 / 1.01, 0.4 / 1.2], rtol=1e-5)
-    assert (found["share_low"] <= found["posterior"]).all()
-    assert (found["posterior"] <= found["share_high"]).all()
+    result = certainty([posterior], np.array([3, 7]), np.array([2.0]), two, np.array([3, 7]))
+    np.testing.assert_allclose(result["posterior"], [0.945, 0.65], rtol=1e-6)
+    np.testing.assert_allclose(result["error"], [0.02 / 1.01, 0.4 / 1.2], rtol=1e-5)
+    assert (result["share_low"] <= result["posterior"]).all()
+    assert (result["posterior"] <= result["share_high"]).all()
     # A guess that the decoder did not look at.
-    other = certainty([posterior], np.array([3, 7]), np.array([2.0]), two, np.array([5, 9]))
-    assert [column.tolist() for column in other.values()] == [[0, 0], [1, 1], [0, 0], [0, 0]]
+    second = certainty([posterior], np.array([3, 7]), np.array([2.0]), two, np.array([5, 9]))
+    assert [column.tolist() for column in second.values()] == [[0, 0], [1, 1], [0, 0], [0, 0]]
 
 
 def test_spans_are_cut_into_what_is_named_and_what_is_open() -> None:
-    held = np.array([0.5, 0.995, 0.999, 0.97, 0.992, 0.995, 0.6, 0.3], np.float32)
-    posterior = np.stack([held, np.zeros(8, np.float32)], axis=1)
-    whole = spans((0, 0, 6, 4), (0, 6, 8, -1), (1, 0, 8, 4), (1, 8, 8, 5))
+    probabilities = np.array([0.5, 0.995, 0.999, 0.97, 0.992, 0.995, 0.6, 0.3], np.float32)
+    posterior = np.stack([probabilities, np.zeros(8, np.float32)], axis=1)
+    uncut = spans((0, 0, 6, 4), (0, 6, 8, -1), (1, 0, 8, 4), (1, 8, 8, 5))
     evidence = np.full((2, 6), 0.0)
     evidence[0, 4] = math.log(0.01)
     args = [posterior, posterior], np.array([4, 5])
-    found = cut_by_token(*args, np.array([1.0, 1.0]), whole, evidence, 0.01)
-    assert list(zip(*(column.tolist() for column in found), strict=True)) == [
+    cut = cut_by_token(*args, np.array([1.0, 1.0]), uncut, evidence, 0.01)
+    assert list(zip(*(column.tolist() for column in cut), strict=True)) == [
         (0, 0, 1, 4),
         (0, 1, 3, 4),
         (0, 3, 4, 4),
@@ -66,10 +66,10 @@ def test_spans_are_cut_into_what_is_named_and_what_is_open() -> None:
         (1, 0, 8, 4),  # is not found in its text
         (1, 8, 8, 5),
     ]
-    stricter = cut_by_token(*args, np.array([1.5, 1.0]), whole, evidence, 0.01)
+    stricter = cut_by_token(*args, np.array([1.5, 1.0]), uncut, evidence, 0.01)
     assert stricter.starts.tolist()[:4] == [0, 1, 3, 5]
-    none = cut_by_token(*args, np.array([100.0, 1.0]), whole, evidence, 0.01)
-    assert [column.tolist() for column in none] == [column.tolist() for column in whole]
+    none = cut_by_token(*args, np.array([100.0, 1.0]), uncut, evidence, 0.01)
+    assert [column.tolist() for column in none] == [column.tolist() for column in uncut]
     assert len(cut_by_token([], np.array([4]), np.ones(0), spans(), np.zeros((0, 6)), 0.01).starts) == 0
 
 
@@ -77,24 +77,26 @@ def test_spans_are_cut_into_what_is_named_and_what_is_open() -> None:
 def test_of_two_pieces_beside_each_other_one_is_sure(level: float) -> None:
     rng = np.random.default_rng(8)
     _, ratios = chain_text(rng, 4000, 3, 80, 0.4, 0.6)
-    gamma, left, _ = forward_backward(ratios, 80, 0.4)
-    labels = np.where(left > gamma.max(axis=1), -1, gamma.argmax(axis=1))
+    gamma, null_posterior, _ = forward_backward(ratios, 80, 0.4)
+    labels = np.where(null_posterior > gamma.max(axis=1), -1, gamma.argmax(axis=1))
     starts = np.append(0, np.flatnonzero(np.diff(labels)) + 1)
     ends = np.append(starts[1:], len(labels))
-    whole = Spans(np.zeros(len(starts), np.int64), starts, ends, labels[starts])
-    factors = chance_factors(whole, 1)
+    uncut = Spans(np.zeros(len(starts), np.int64), starts, ends, labels[starts])
+    factors = chance_factors(uncut, 1)
     evidence = np.array([[-50.0, -50.0, 0.0]])  # the third agent is not found
-    found = cut_by_token([gamma], np.arange(3), factors, whole, evidence, level)
-    assert found.starts[0] == 0
-    np.testing.assert_array_equal(found.starts[1:], found.ends[:-1])
-    assert found.ends[-1] == 4000
-    np.testing.assert_array_equal(np.repeat(found.agents, found.ends - found.starts), labels)
-    sure = certainty([gamma], np.arange(3), factors, found, np.maximum(found.agents, 0))["error"] <= level
-    sure &= (found.agents == 0) | (found.agents == 1)
-    beside = (found.agents[1:] == found.agents[:-1]) & (found.agents[1:] >= 0)
+    cut = cut_by_token([gamma], np.arange(3), factors, uncut, evidence, level)
+    assert cut.starts[0] == 0
+    np.testing.assert_array_equal(cut.starts[1:], cut.ends[:-1])
+    assert cut.ends[-1] == 4000
+    np.testing.assert_array_equal(np.repeat(cut.agents, cut.ends - cut.starts), labels)
+    sure = certainty([gamma], np.arange(3), factors, cut, np.maximum(cut.agents, 0))["error"] <= level
+    sure &= (cut.agents == 0) | (cut.agents == 1)
+    beside = (cut.agents[1:] == cut.agents[:-1]) & (cut.agents[1:] >= 0)
     assert beside.sum() > 20
     assert (sure[1:] != sure[:-1])[beside].all()
-    named = np.repeat(sure, found.ends - found.starts)
-    held = gamma[np.arange(4000), np.maximum(labels, 0)].astype(np.float64)
+    named = np.repeat(sure, cut.ends - cut.starts)
+    posterior = gamma[np.arange(4000), np.maximum(labels, 0)].astype(np.float64)
     two = (labels == 0) | (labels == 1)
-    np.testing.assert_array_equal(named, two & (scale_odds(1 - np.minimum(held, 1), factors[0]) <= level))
+    np.testing.assert_array_equal(
+        named, two & (scale_odds(1 - np.minimum(posterior, 1), factors[0]) <= level)
+    )

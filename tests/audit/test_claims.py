@@ -25,21 +25,23 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def verdicts(found: ClaimReport) -> list[tuple[str, str | None]]:
-    return [(piece.verdict, piece.agent) for piece in found.pieces]
+def verdicts(report: ClaimReport) -> list[tuple[str, str | None]]:
+    return [(piece.verdict, piece.agent) for piece in report.pieces]
 
 
-def said(registry: iet.Registry, agent: str | None, seed: int, tokens: int = 120) -> str:
+def marked_text(registry: iet.Registry, agent: str | None, seed: int, tokens: int = 120) -> str:
     return spell(write(registry, [(agent, tokens)], seed, flat=True))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_verdicts(family: str) -> None:
     registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES[family])
-    pieces = [said(registry, name, seed) for seed, name in enumerate((*NAMES, None, "planner", "writer"))]
+    pieces = [
+        marked_text(registry, name, seed) for seed, name in enumerate((*NAMES, None, "planner", "writer"))
+    ]
     claims = ["planner", "writer", None, "critic", "planner", "Bob"]
-    found = reader(registry).check([*pieces, "w1 w2"], [*claims, "critic"])
-    assert verdicts(found) == [
+    report = reader(registry).check([*pieces, "w1 w2"], [*claims, "critic"])
+    assert verdicts(report) == [
         ("confirmed", "planner"),
         ("contradicted", "critic"),
         ("named", "writer"),
@@ -48,7 +50,7 @@ def test_verdicts(family: str) -> None:
         ("unknown name", "writer"),
         ("open", None),
     ]
-    assert found.headline == "7 pieces: 2 confirmed, 1 contradicted, 1 named, 1 unknown name, 2 open"
+    assert report.headline == "7 pieces: 2 confirmed, 1 contradicted, 1 named, 1 unknown name, 2 open"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -56,37 +58,37 @@ def test_p_values_are_tails_of_the_null_law_over_what_counts(family: str) -> Non
     registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES[family])
     words = [write(registry, [(name, 40)], seed, ids=range(1, 40)) for seed, name in enumerate(NAMES)]
     words[2] = [*words[0][5:30], *words[2]]  # a quotation
-    found = reader(registry, level=1e-9).check([spell(ids) for ids in words], NAMES)
+    report = reader(registry, level=1e-9).check([spell(ids) for ids in words], NAMES)
 
     n, law = registry.profile.scheme.n_gram, registry.profile.family
-    keys, before = registry.scoring_keys(), set[tuple[int, ...]]()
-    own = []
+    keys, counted_pairs = registry.scoring_keys(), set[tuple[int, ...]]()
+    critic_text = []
     for d, ids in enumerate(words):
         scores = iet.score_tokens(np.array(ids), keys)
         numbers = keys.pair_numbers(np.array(ids), keys.scored(np.array(ids)))
         counted, seen = [], set[int]()
         for t in range(n - 1, len(ids)):
-            if numbers[t] in seen or tuple(ids[t - n + 1 : t + 1]) in before:
+            if numbers[t] in seen or tuple(ids[t - n + 1 : t + 1]) in counted_pairs:
                 continue
             seen.add(numbers[t])
             counted.append(t)
-        before |= {tuple(ids[t - n + 1 : t + 1]) for t in range(n - 1, len(ids))}
-        own.append(log_tail(float(scores[counted, d].sum()), len(counted), law))
-        assert found.pieces[d].counted == len(counted)
-    assert [piece.log_p for piece in found.pieces] == pytest.approx(holm(np.array(own)), rel=1e-5)
-    assert found.pieces[2].repeated >= 25 - n
+        counted_pairs |= {tuple(ids[t - n + 1 : t + 1]) for t in range(n - 1, len(ids))}
+        critic_text.append(log_tail(float(scores[counted, d].sum()), len(counted), law))
+        assert report.pieces[d].counted == len(counted)
+    assert [piece.log_p for piece in report.pieces] == pytest.approx(holm(np.array(critic_text)), rel=1e-5)
+    assert report.pieces[2].repeated >= 25 - n
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_whoever_quotes_an_agent_is_not_taken_for_it(family: str) -> None:
     registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES[family])
-    plan, own = said(registry, "planner", 1, 200), said(registry, "critic", 2)
-    quoting = f"{plan} {own}"
-    found = reader(registry).check([plan, quoting, f"{own} {plan}"], ["planner", "critic", "writer"])
-    assert verdicts(found)[:2] == [("confirmed", "planner"), ("confirmed", "critic")]
-    assert found.pieces[1].also is None
-    assert verdicts(found)[2] == ("open", None)
-    assert "repeat an earlier piece" in found.pieces[2].note
+    plan, critic_text = marked_text(registry, "planner", 1, 200), marked_text(registry, "critic", 2)
+    quoting = f"{plan} {critic_text}"
+    report = reader(registry).check([plan, quoting, f"{critic_text} {plan}"], ["planner", "critic", "writer"])
+    assert verdicts(report)[:2] == [("confirmed", "planner"), ("confirmed", "critic")]
+    assert report.pieces[1].also is None
+    assert verdicts(report)[2] == ("open", None)
+    assert "repeat an earlier piece" in report.pieces[2].note
     # What was quoted from outside the record counts for the quoted agent, as documented.
     (alone,) = reader(registry).check([quoting], ["critic"]).pieces
     assert (alone.verdict, alone.also) == ("confirmed", "planner")
@@ -102,7 +104,7 @@ def test_true_claims_are_hardly_ever_contradicted(family: str) -> None:
     auditor, wrong = reader(registry, level=0.2), 0
     for seed in range(40):
         names = [NAMES[i] for i in np.random.default_rng(seed).integers(0, 3, 6)]
-        pieces = [said(registry, name, 10 * seed + i, 30) for i, name in enumerate(names)]
+        pieces = [marked_text(registry, name, 10 * seed + i, 30) for i, name in enumerate(names)]
         wrong += bool(auditor.check(pieces, names).of("contradicted"))
     assert wrong <= 16  # 8 expected at most; more than 16 has a chance of 1e-3
 
@@ -113,9 +115,9 @@ def test_unmarked_text_confirms_and_names_nobody(family: str) -> None:
     auditor, confirmed, named = reader(registry, level=0.2), 0, 0
     for seed in range(60):
         words = np.random.default_rng(seed).integers(1, WORDS, (8, 60)).tolist()
-        found = auditor.check([spell(ids) for ids in words], ["planner", "critic", None, None] * 2)
-        confirmed += bool(found.of("confirmed"))
-        named += bool(found.of("named") or found.of("contradicted"))
+        report = auditor.check([spell(ids) for ids in words], ["planner", "critic", None, None] * 2)
+        confirmed += bool(report.of("confirmed"))
+        named += bool(report.of("named") or report.of("contradicted"))
     assert confirmed <= 23  # 12 expected at most; more than 23 has a chance of 5e-4
     assert named <= 23
 
@@ -125,13 +127,13 @@ def test_agents_with_several_keys_are_one() -> None:
     registry.add("critic", secret=secret("critic"))
     for epoch in range(1, 4):
         registry.rotate("critic", secret=secret(f"critic {epoch}"))
-    old = said(registry, "planner", 1)
+    old = marked_text(registry, "planner", 1)
     registry.rotate("planner", secret=secret("new"))
     texts = [spell(write(registry, [("critic", 120)], 2, epochs=[e], flat=True)) for e in range(4)]
-    found = reader(registry).check(
-        [old, said(registry, "planner", 3), *texts], ["planner"] * 2 + ["critic"] * 4
+    report = reader(registry).check(
+        [old, marked_text(registry, "planner", 3), *texts], ["planner"] * 2 + ["critic"] * 4
     )
-    assert [piece.verdict for piece in found.pieces] == ["confirmed"] * 6
+    assert [piece.verdict for piece in report.pieces] == ["confirmed"] * 6
 
 
 def test_many_agents_and_those_of_other_profiles() -> None:
@@ -139,26 +141,26 @@ def test_many_agents_and_those_of_other_profiles() -> None:
     registry.add_many([f"agent-{i}" for i in range(100)])
     second = registry.add_profile(tokenizer=WORD_TOKENIZER, scheme=iet.Scheme(family="gumbel", n_gram=3))
     registry.add("other", secret=secret("other"), profile=second)
-    planner = said(team(tokenizer=WORD_TOKENIZER, kappa=3.0), "planner", 1)
+    planner = marked_text(team(tokenizer=WORD_TOKENIZER, kappa=3.0), "planner", 1)
     alone = team((), tokenizer=WORD_TOKENIZER, family="gumbel", n_gram=3)
     alone.add("other", secret=secret("other"))
-    other = said(alone, "other", 2)
-    found = iet.Auditor(registry).check([planner, other, other], ["agent-7", "other", "planner"])
-    assert verdicts(found)[:2] == [("contradicted", "planner"), ("confirmed", "other")]
+    other_text = marked_text(alone, "other", 2)
+    report = iet.Auditor(registry).check([planner, other_text, other_text], ["agent-7", "other", "planner"])
+    assert verdicts(report)[:2] == [("contradicted", "planner"), ("confirmed", "other")]
 
 
 def test_open_claims_say_how_much_would_do() -> None:
     registry = team(tokenizer=WORD_TOKENIZER, family="gumbel", n_gram=3)
     auditor = reader(registry, level=1e-5)
-    pieces = [said(registry, "planner", seed, 150) for seed in range(3)]
-    short = said(registry, "planner", 9, 1)
-    found = auditor.check([*pieces, short], ["planner"] * 4)
-    enough = found.pieces[3].enough
+    pieces = [marked_text(registry, "planner", seed, 150) for seed in range(3)]
+    short = marked_text(registry, "planner", 9, 1)
+    report = auditor.check([*pieces, short], ["planner"] * 4)
+    enough = report.pieces[3].enough
     assert enough is not None
     assert 1 < enough < 40
-    assert str(enough) in found.pieces[3].note
+    assert str(enough) in report.pieces[3].note
     # It holds: texts of twice as many tokens are nearly always confirmed.
-    longer = [said(registry, "planner", 20 + seed, 2 * enough) for seed in range(4)]
+    longer = [marked_text(registry, "planner", 20 + seed, 2 * enough) for seed in range(4)]
     assert len(auditor.check(longer, ["planner"] * 4).of("confirmed")) >= 3
     assert auditor.check([short], ["planner"]).pieces[0].enough is None
 
@@ -185,24 +187,24 @@ def test_bad_input_is_refused(pieces: Any, claims: Any, skip: Any, words: str) -
 
 
 def test_there_are_no_pieces_of_a_verdict_that_is_none() -> None:
-    found = reader().check(["w1"], [None])
-    assert (found.of("open"), found.of("named")) == (found.pieces, ())
+    report = reader().check(["w1"], [None])
+    assert (report.of("open"), report.of("named")) == (report.pieces, ())
     with pytest.raises(InputError, match="verdict: got 'confimed', expected one of confirmed, contradicted,"):
-        found.of("confimed")  # type: ignore[arg-type]
+        report.of("confimed")  # type: ignore[arg-type]
 
 
 def test_what_was_published_before_is_told(tmp_path: pathlib.Path) -> None:
     registry = team(tokenizer=WORD_TOKENIZER, family="gumbel", n_gram=3)
-    old, own = said(registry, "planner", 1), said(registry, "critic", 2)
+    old, critic_text = marked_text(registry, "planner", 1), marked_text(registry, "critic", 2)
     index = iet.PublishedIndex(tmp_path / "out.idx", registry, create=True)
-    index.add("planner", [f"w9 {old}", own])
-    pieces = [old, f"{old} {own}", own]
-    found = reader(registry, published=index).check(pieces, ["planner", "critic", "critic"])
+    index.add("planner", [f"w9 {old}", critic_text])
+    pieces = [old, f"{old} {critic_text}", critic_text]
+    report = reader(registry, published=index).check(pieces, ["planner", "critic", "critic"])
     # What was published as it stands is known again, and counts.
-    assert verdicts(found) == [("open", None), ("open", None), ("confirmed", "critic")]
-    assert found.pieces[0].published == found.pieces[0].tokens - 2
-    assert found.pieces[0].note == f"{found.pieces[0].published} of its tokens were published before"
-    assert found.pieces[2].published == 0
+    assert verdicts(report) == [("open", None), ("open", None), ("confirmed", "critic")]
+    assert report.pieces[0].published == report.pieces[0].tokens - 2
+    assert report.pieces[0].note == f"{report.pieces[0].published} of its tokens were published before"
+    assert report.pieces[2].published == 0
     plain = reader(registry).check(pieces[:1], ["planner"])
     assert (verdicts(plain), plain.pieces[0].published) == ([("confirmed", "planner")], None)
 
@@ -215,20 +217,20 @@ def test_nothing_is_no_finding() -> None:
     assert (piece.verdict, piece.reason) == ("skipped", "said to be no agent's")
     (piece,) = reader().check(["w1"], [None], skip={0: "tool output"}).pieces
     assert (piece.verdict, piece.note) == ("skipped", "tool output")
-    found = reader().check(["", " ", "w1"], ["planner", None, None])
-    assert [piece.verdict for piece in found.pieces] == ["open"] * 3
-    assert "it has no token that can be read" in found.pieces[0].note
+    report = reader().check(["", " ", "w1"], ["planner", None, None])
+    assert [piece.verdict for piece in report.pieces] == ["open"] * 3
+    assert "it has no token that can be read" in report.pieces[0].note
 
 
 @pytest.fixture(scope="module")
-def shown() -> ClaimReport:
+def report() -> ClaimReport:
     registry = team(tokenizer=WORD_TOKENIZER, family="gumbel", n_gram=3)
-    pieces = [said(registry, name, seed) for seed, name in enumerate(NAMES)]
+    pieces = [marked_text(registry, name, seed) for seed, name in enumerate(NAMES)]
     return reader(registry).check([*pieces, "hi"], ["planner", "writer", "=<b>\x1b[2J", None], skip=[3])
 
 
-def test_forms_say_the_same_and_hold_no_text(shown: ClaimReport) -> None:
-    data = json.loads(json.dumps(shown.to_dict()))
+def test_forms_say_the_same_and_hold_no_text(report: ClaimReport) -> None:
+    data = json.loads(json.dumps(report.to_dict()))
     assert data["schema"] == "iet.claims/1"
     assert [piece["verdict"] for piece in data["pieces"]] == [
         "confirmed",
@@ -236,30 +238,30 @@ def test_forms_say_the_same_and_hold_no_text(shown: ClaimReport) -> None:
         "unknown name",
         "skipped",
     ]
-    for form in (shown.text(80), shown.to_html(("<x>",)), shown.to_csv(), json.dumps(data)):
+    for form in (report.text(80), report.to_html(("<x>",)), report.to_csv(), json.dumps(data)):
         assert "w1" not in form.split()
         assert secret("planner").hex() not in form
         assert all(verdict in form for verdict in ("confirmed", "contradicted"))
-    assert "\x1b" not in shown.text(80)
-    page = shown.to_html(("<x>",))
+    assert "\x1b" not in report.text(80)
+    page = report.to_html(("<x>",))
     assert "<b>" not in page
     assert "&lt;b&gt;" in page
     assert "&lt;x&gt;" in page
-    assert "\r\n2,'=<b>" in shown.to_csv()
-    assert max(map(len, shown.text(60).splitlines()[3 : len(shown.pieces) + 6])) <= 60
+    assert "\r\n2,'=<b>" in report.to_csv()
+    assert max(map(len, report.text(60).splitlines()[3 : len(report.pieces) + 6])) <= 60
     assert all(
         MEANINGS[verdict] in html.unescape(page) for verdict in ("confirmed", "contradicted", "skipped")
     )
 
 
-def test_events_are_emitted_to_opentelemetry(shown: ClaimReport) -> None:
+def test_events_are_emitted_to_opentelemetry(report: ClaimReport) -> None:
     logs = pytest.importorskip("opentelemetry.sdk._logs")
     export = pytest.importorskip("opentelemetry.sdk._logs.export")
     provider = logs.LoggerProvider()
     memory = export.InMemoryLogRecordExporter()
     provider.add_log_record_processor(export.SimpleLogRecordProcessor(memory))
-    assert telemetry.emit(shown.events(), provider.get_logger("test")) == 3
-    records = [each.log_record for each in memory.get_finished_logs()]
+    assert telemetry.emit(report.events(), provider.get_logger("test")) == 3
+    records = [log.log_record for log in memory.get_finished_logs()]
     assert [record.event_name for record in records] == ["gen_ai.evaluation.result"] * 3
     labels = [record.attributes["gen_ai.evaluation.score.label"] for record in records]
     assert labels == ["confirmed", "contradicted", "unknown name"]

@@ -61,21 +61,21 @@ def test_what_copying_did_is_undone(way: str) -> None:
     ways = restored(copied)
     assert ways[0].text == copied
     assert ways[0].steps == ()
-    found = [each for each in ways if each.text == PARAGRAPHS]
-    assert len(found) == 1, [each.text for each in ways]
-    assert len({each.text for each in ways}) == len(ways) <= 4
+    matching = [reading for reading in ways if reading.text == PARAGRAPHS]
+    assert len(matching) == 1, [reading.text for reading in ways]
+    assert len({reading.text for reading in ways}) == len(ways) <= 4
 
 
 def test_what_was_not_copied_is_read_once() -> None:
     verse = "a short line\nand another\nand one more\n\n- an item\n- another item\n" * 3
     code = "def f():\n    return 1\n\n\ndef g():\n    return 2\n"
     for text in ("", "one line", PARAGRAPHS, verse, code, "> one line of many is quoted\nthe other is not"):
-        assert [each.text for each in restored(text)] == [text]
+        assert [reading.text for reading in restored(text)] == [text]
 
 
 def test_steps_are_named_in_their_order() -> None:
     both = restored(WAYS["both"])
-    assert [each.steps for each in both] == [
+    assert [reading.steps for reading in both] == [
         (),
         ("quoted", "wrapped"),
         ("typography",),
@@ -86,16 +86,18 @@ def test_steps_are_named_in_their_order() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.text(alphabet="abcd >-\n\"'“’…ﬁ&;\\nu0e9`\u00a0• \t", max_size=200))
 def test_places_are_those_of_the_text_as_given(text: str) -> None:
-    for each in restored(text):
-        places = each.places
-        assert len(places) == len(each.text) + 1
-        assert places[-1] == len(text)
-        assert (np.diff(places) >= 0).all()
-        assert len(places) == 1 or places[0] >= 0
+    for reading in restored(text):
+        positions = reading.places
+        assert len(positions) == len(reading.text) + 1
+        assert positions[-1] == len(text)
+        assert (np.diff(positions) >= 0).all()
+        assert len(positions) == 1 or positions[0] >= 0
         # Without escapes, each restored letter equals the letter at its place in the given text.
-        if not {"json", "html", "typography"} & set(each.steps):
-            same = [text[place] == letter for place, letter in zip(places, each.text, strict=False)]
-            assert all(yes or letter == " " for yes, letter in zip(same, each.text, strict=False))
+        if not {"json", "html", "typography"} & set(reading.steps):
+            same = [
+                text[position] == letter for position, letter in zip(positions, reading.text, strict=False)
+            ]
+            assert all(yes or letter == " " for yes, letter in zip(same, reading.text, strict=False))
 
 
 @settings(max_examples=60, deadline=None)
@@ -105,7 +107,7 @@ def test_places_are_those_of_the_text_as_given(text: str) -> None:
 )
 def test_wrapped_paragraphs_come_back(paragraphs: list[list[str]], width: int) -> None:
     text = "\n\n".join(" ".join(words) for words in paragraphs)
-    assert text in [each.text for each in restored(wrapped(text, width))]
+    assert text in [reading.text for reading in restored(wrapped(text, width))]
 
 
 @pytest.mark.parametrize("piece", [" ", '"', "&", ">", "`", "\\u12", "-\n", "\n", "word \n", "> \n", "• "])
@@ -116,29 +118,29 @@ def test_long_runs_of_what_is_looked_for(piece: str) -> None:
 
 def test_a_copy_is_read_as_the_text_and_pays_for_trying() -> None:
     copied = before_lines(textwrap.fill(TEXT, 80), "> ")
-    plain, found = reader().audit(TEXT), reader(as_copied=True).audit(copied)
-    assert found.restored == ("quoted", "wrapped")
+    plain, copy = reader().audit(TEXT), reader(as_copied=True).audit(copied)
+    assert copy.restored == ("quoted", "wrapped")
     assert plain.restored is None
-    assert found.text == copied
-    assert found.token_agents.tolist() == plain.token_agents.tolist()
-    assert found.log_p == pytest.approx(plain.log_p + math.log(2))
+    assert copy.text == copied
+    assert copy.token_agents.tolist() == plain.token_agents.tolist()
+    assert copy.log_p == pytest.approx(plain.log_p + math.log(2))
     for name, log_p in plain.evidence.items():
-        assert found.evidence[name] == pytest.approx(min(0.0, log_p + math.log(2)))
-    there = [segment for segment in plain.segments if segment.error]
-    errors = [segment.error for segment in found.segments if segment.error]
-    assert errors == pytest.approx([each.error for each in there], rel=1e-3)
+        assert copy.evidence[name] == pytest.approx(min(0.0, log_p + math.log(2)))
+    with_error = [segment for segment in plain.segments if segment.error]
+    errors = [segment.error for segment in copy.segments if segment.error]
+    assert errors == pytest.approx([reading.error for reading in with_error], rel=1e-3)
     # Characters point into the text as given.
-    for ours, theirs in zip(found.segments, plain.segments, strict=True):
+    for ours, theirs in zip(copy.segments, plain.segments, strict=True):
         words = copied[ours.char_start : ours.char_end].replace("\n> ", " ").removeprefix("> ")
         assert words == TEXT[theirs.char_start : theirs.char_end]
     # Without restoration the evidence is weaker, because the quotation marks separate the words.
-    assert reader().audit(copied).log_p > found.log_p
+    assert reader().audit(copied).log_p > copy.log_p
 
 
 def test_a_text_as_it_was_costs_nothing() -> None:
-    plain, found = reader().audit(TEXT), reader(as_copied=True).audit(TEXT)
-    assert found.restored == ()
-    assert {**found.to_dict(), "restored": 0} == {
+    plain, restored_report = reader().audit(TEXT), reader(as_copied=True).audit(TEXT)
+    assert restored_report.restored == ()
+    assert {**restored_report.to_dict(), "restored": 0} == {
         **plain.to_dict(),
         "restored": 0,
         "decoder": {**plain.to_dict()["decoder"], "options": {"as_copied": True}},
@@ -149,20 +151,20 @@ def test_several_texts_and_profiles() -> None:
     copied = before_lines(TEXT.replace("w1", "\nw1"), "> ")
     reports = list(reader(as_copied=True).audit_many([TEXT, copied]))
     assert [report.restored for report in reports] == [(), ("quoted",)]
-    other = team(names=["fourth"], tokenizer=WORD_TOKENIZER, n_gram=3)
-    tokenizers = {registry.profile.id: WORD_TOKENIZER for registry in (TEAM, other)}
-    both = iet.Auditor([TEAM, other], tokenizer=tokenizers, as_copied=True).audit(copied)
+    word_team = team(names=["fourth"], tokenizer=WORD_TOKENIZER, n_gram=3)
+    tokenizers = {registry.profile.id: WORD_TOKENIZER for registry in (TEAM, word_team)}
+    both = iet.Auditor([TEAM, word_team], tokenizer=tokenizers, as_copied=True).audit(copied)
     assert both.restored == ("quoted",)
     assert set(both.found) == {"planner", "critic", "writer"}
 
 
 def test_unmarked_copies_are_found_no_more_often_than_the_level_says() -> None:
     draw, auditor = np.random.default_rng(5), reader(level=0.1, as_copied=True)
-    found = 0
+    false_positives = 0
     for _ in range(300):
         text = spell(draw.integers(1, WORDS, 60).tolist())
-        found += auditor.audit(before_lines(textwrap.fill(text, 60), "> ")).log_p <= math.log(0.1)
-    assert found <= 46  # at most 30 are expected; 46 is three standard deviations more
+        false_positives += auditor.audit(before_lines(textwrap.fill(text, 60), "> ")).log_p <= math.log(0.1)
+    assert false_positives <= 46  # at most 30 are expected; 46 is three standard deviations more
 
 
 def test_refusals() -> None:

@@ -14,14 +14,14 @@ def drawn(seed: int, tokens: int) -> list[int]:
 
 
 def test_copies_change_no_p_value() -> None:
-    passage, rest = drawn(0, 300), drawn(1, 200)
+    passage, remainder = drawn(0, 300), drawn(1, 200)
     low = 0
     for number in range(150):
         registry = team(numbered=number % 200)
-        some, many = (
-            reader(registry).audit(token_ids=[*rest, *passage * copies, *rest]) for copies in (2, 8)
+        few, many = (
+            reader(registry).audit(token_ids=[*remainder, *passage * copies, *remainder]) for copies in (2, 8)
         )
-        assert some.evidence == many.evidence
+        assert few.evidence == many.evidence
         low += many.log_p <= np.log(0.05)
     assert low <= 17  # of 150 at 0.05: once in a thousand times more
 

@@ -15,10 +15,10 @@ pytestmark = pytest.mark.usefixtures("no_documents")
 
 
 def stub_docx() -> bytes:
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("word/document.xml", "<w:t>The plan stands.</w:t>")
-    return held.getvalue()
+    return buffer.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -33,11 +33,11 @@ def stub_docx() -> bytes:
 )
 def test_files_of_other_kinds_are_refused_with_a_command(data: bytes, kind: str, command: str) -> None:
     name = "a b'; rm -rf ~.doc"
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as error:
         text_of(data, name=name)
-    assert kind in str(told.value)
-    assert f"convert it: {command}" in str(told.value)
-    assert shlex.quote(name) in str(told.value)  # to be pasted into a shell
+    assert kind in str(error.value)
+    assert f"convert it: {command}" in str(error.value)
+    assert shlex.quote(name) in str(error.value)  # to be pasted into a shell
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])

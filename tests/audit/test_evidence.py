@@ -64,8 +64,8 @@ def saddlepoint_by_bisection(total: float, count: int, family: Family) -> float:
 @pytest.mark.parametrize("count", [1, 7, 20, 64, 1000, 200_000])
 def test_the_table_behind_the_fourier_tail_loses_nothing(count: int) -> None:
     shares = np.concatenate([np.linspace(-0.99, 0.99, 45), [1e-4, -1e-4, 1e-2, 0.999, 0.9999, 1 - 1e-6, 1.0]])
-    found = log_tails(shares * count, np.full(len(shares), count), FOURIER)
-    for share, log_p in zip(shares.tolist(), found.tolist(), strict=True):
+    actual = log_tails(shares * count, np.full(len(shares), count), FOURIER)
+    for share, log_p in zip(shares.tolist(), actual.tolist(), strict=True):
         expected = min(0.0, saddlepoint_by_bisection(share * count, count, FOURIER))
         assert log_p == pytest.approx(expected, rel=1e-8, abs=1e-11 * count)
         assert log_p == log_tail(share * count, count, FOURIER)
@@ -76,8 +76,8 @@ def test_the_table_behind_the_fourier_tail_loses_nothing(count: int) -> None:
 def test_fourier_tail_is_that_of_the_arcsine_law(count: int, deviations: float) -> None:
     total = deviations * math.sqrt(count / 2)
     accuracy = 0.04 if count < 64 else 0.01
-    found = math.exp(log_tail(total, count, FOURIER))
-    assert found == pytest.approx(arcsine_tail(total, count), rel=accuracy)
+    actual = math.exp(log_tail(total, count, FOURIER))
+    assert actual == pytest.approx(arcsine_tail(total, count), rel=accuracy)
 
 
 @pytest.mark.parametrize("count", [5, 10, 19])
@@ -114,8 +114,8 @@ def test_segments_are_tested_on_their_inside_on_a_grid_each_pair_once() -> None:
     pairs = rng.integers(-1, 2000, 3000)
     edges = np.unique(np.concatenate([[0, 3000], rng.integers(0, 3000, 40)]))
     starts, ends, columns = edges[:-1], edges[1:], rng.integers(0, 3, len(edges) - 1)
-    found = segment_log_p(scores, pairs, starts, ends, columns, FOURIER, 7)
-    for start, end, column, log_p in zip(starts, ends, columns, found, strict=True):
+    actual = segment_log_p(scores, pairs, starts, ends, columns, FOURIER, 7)
+    for start, end, column, log_p in zip(starts, ends, columns, actual, strict=True):
         grid = 1
         while grid * 2 <= (end - start) // 8:
             grid *= 2
@@ -161,18 +161,18 @@ def test_unmarked_text_rarely_holds_any_segment_below_the_level() -> None:
 @pytest.mark.parametrize("count", [1, 2, 19, 300, 100_000])
 def test_the_gumbel_tail_is_that_of_a_gamma_law(count: int) -> None:
     totals = count * np.array([0.0, 1e-3, 0.5, 0.9, 0.999, 1.0, 1.001, 1.1, 1.5, 2.0, 5.0])
-    found = log_tails(totals, np.full(len(totals), count), FAMILIES["gumbel"])
-    assert found[0] == 0
+    actual = log_tails(totals, np.full(len(totals), count), FAMILIES["gumbel"])
+    assert actual[0] == 0
     with np.errstate(divide="ignore"):
         expected = stats.gamma.logsf(totals, count)
     seen = np.isfinite(expected) & (expected > -600)  # scipy ends there
-    np.testing.assert_allclose(found[seen], expected[seen], rtol=1e-7, atol=1e-9)
-    assert (np.diff(found) <= 1e-12).all()
+    np.testing.assert_allclose(actual[seen], expected[seen], rtol=1e-7, atol=1e-9)
+    assert (np.diff(actual) <= 1e-12).all()
 
 
 def naive_log_activity(sums: np.ndarray, counts: np.ndarray, family: Family) -> np.ndarray:
     """The mean over strengths and rates of the two-state chain's likelihood ratio, in logs."""
-    found = []
+    values = []
     for strength in activity.STRENGTHS[family.name]:
         log_e = strength * sums - (counts * family.log_mgf(strength))[:, None]
         for enter in activity.ENTRY_RATES:
@@ -183,8 +183,8 @@ def naive_log_activity(sums: np.ndarray, counts: np.ndarray, family: Family) -> 
                 if b:
                     state = np.logaddexp.reduce(p[:, :, None] + state[:, None], axis=0)
                 state = state + np.array([np.zeros(sums.shape[1]), log_e[b]])
-            found.append(np.logaddexp.reduce(state, axis=0))
-    return special.logsumexp(found, axis=0) - math.log(len(found))
+            values.append(np.logaddexp.reduce(state, axis=0))
+    return special.logsumexp(values, axis=0) - math.log(len(values))
 
 
 @pytest.mark.parametrize("family", list(FAMILIES.values()), ids=lambda family: family.name)
@@ -197,8 +197,8 @@ def test_activity_is_the_likelihood_ratio_of_two_states(family: Family) -> None:
     expected = np.add.reduceat(np.where(counted[:, None], scores, 0), edges[:-1], axis=0)
     np.testing.assert_allclose(sums, expected, atol=1e-4)
     assert counts.sum() == counted.sum()
-    found = activity.log_activity(sums, counts, family)
-    np.testing.assert_allclose(found, naive_log_activity(sums.astype(float), counts, family), atol=1e-6)
+    actual = activity.log_activity(sums, counts, family)
+    np.testing.assert_allclose(actual, naive_log_activity(sums.astype(float), counts, family), atol=1e-6)
     assert activity.log_activity(sums[:0], counts[:0], family).tolist() == [0.0] * 300
     with pytest.raises(ShapeError, match=r"counts: got \[3\]"):
         activity.log_activity(sums, counts[:3], family)
@@ -259,12 +259,12 @@ def test_holm_controls_the_chance_of_any_false_key() -> None:
     rng = np.random.default_rng(0)
     p = rng.random((4000, 12))
     p[:, 0] *= 1e-9  # one key is in the text
-    found = np.exp([holm(np.log(row)) for row in p])
-    assert (found[:, 0] < 1e-7).all()
-    false = (found[:, 1:] <= 0.05).any(axis=1).mean()
+    actual = np.exp([holm(np.log(row)) for row in p])
+    assert (actual[:, 0] < 1e-7).all()
+    false = (actual[:, 1:] <= 0.05).any(axis=1).mean()
     assert stats.binom.sf(int(false * 4000) - 1, 4000, 0.05) > 1e-4
     assert stats.binom.cdf(int(false * 4000), 4000, 0.05) > 1e-4
-    np.testing.assert_allclose(found.min(axis=1), -np.expm1(12 * np.log1p(-p.min(axis=1))), rtol=1e-9)
+    np.testing.assert_allclose(actual.min(axis=1), -np.expm1(12 * np.log1p(-p.min(axis=1))), rtol=1e-9)
     # Where p is too small to be seen beside 1, and at 1.
     np.testing.assert_allclose(holm(np.array([-900.0, 0.0])), [-900 + math.log(2), 0.0])
 
@@ -275,8 +275,8 @@ def test_discoveries_are_false_at_most_at_the_level() -> None:
     for _ in range(2000):
         p = rng.random(40)
         p[:10] *= 1e-3
-        found = benjamini_hochberg(np.log(p), 0.1)
-        shares.append(found[10:].sum() / max(1, found.sum()))
+        actual = benjamini_hochberg(np.log(p), 0.1)
+        shares.append(actual[10:].sum() / max(1, actual.sum()))
     assert np.mean(shares) < 0.1
     assert np.mean(shares) > 0.05  # 0.1 x 30 / 40
     assert benjamini_hochberg([]).tolist() == []

@@ -43,8 +43,8 @@ def test_the_packaged_curve_is_what_the_command_makes_of_the_committed_results()
 @pytest.mark.parametrize(("family", "point"), [("fourier", 16), ("gumbel", 3)])
 def test_the_packaged_information_is_that_of_simulated_scores(family: str, point: int) -> None:
     entropy = TABLE["information"]["entropy"][point]
-    found = curve.information(family, entropy, draws=1 << 14)
-    assert found == pytest.approx(TABLE["information"][family][point], rel=0.1)
+    actual = curve.information(family, entropy, draws=1 << 14)
+    assert actual == pytest.approx(TABLE["information"][family][point], rel=0.1)
 
 
 def test_information_is_the_relative_entropy_of_the_laws() -> None:
@@ -62,8 +62,8 @@ def test_curves_are_monotone_and_what_is_expected_lies_on_them() -> None:
         middle = len(packaged["nats"]) // 2
         x = packaged["nats"][middle]
         for name in expected.FIGURES:
-            found = expected.at(TABLE, packaged["family"], packaged["agents"], x, name)
-            assert found == pytest.approx(packaged[name][middle])
+            actual = expected.at(TABLE, packaged["family"], packaged["agents"], x, name)
+            assert actual == pytest.approx(packaged[name][middle])
     four, five, six = (expected.at(TABLE, "gumbel", agents, 20.0, "iou") for agents in (4, 5, 6))
     assert five == pytest.approx((four + six) / 2)  # type: ignore[operator]
     assert expected.at(TABLE, "gumbel", 7, 20.0, "iou") is None
@@ -74,11 +74,11 @@ def test_more_evidence_is_expected_to_give_more_and_intervals_hold_the_mean() ->
     rows = [calibrate.plan(h, 4, 200) for h in (0.5, 1.0, 3.0)]
     for few, more in itertools.pairwise(rows):
         for family in ("fourier", "gumbel"):
-            a, b = (next(row for row in found if row.family == family) for found in (few, more))
+            a, b = (next(row for row in answers if row.family == family) for answers in (few, more))
             assert a.nats < b.nats
             for name in expected.FIGURES:
                 assert getattr(a, name)[0] <= getattr(b, name)[0]
-    for row in (row for found in rows for row in found):
+    for row in (row for answers in rows for row in answers):
         assert row.outside == ()
         for name in expected.FIGURES:
             mean, low, high = getattr(row, name)
@@ -89,12 +89,12 @@ def test_more_evidence_is_expected_to_give_more_and_intervals_hold_the_mean() ->
 
 def test_turns_of_different_lengths_count_by_their_tokens() -> None:
     (drawn,) = calibrate.plan(1.0, 4, [100, 300], families=["gumbel"])
-    (alike,) = calibrate.plan(1.0, 4, 250, families=["gumbel"])  # (100² + 300²) / 400
-    assert drawn == alike
+    (plan,) = calibrate.plan(1.0, 4, 250, families=["gumbel"])  # (100² + 300²) / 400
+    assert drawn == plan
 
 
 @pytest.mark.parametrize(
-    ("entropy", "agents", "tokens", "said"),
+    ("entropy", "agents", "tokens", "message"),
     [
         (0.2, 4, 200, "0.2 nats per token (measured: 0.391 to 3.27)"),
         (1.0, 3, 200, "3 agents (measured: 4 to 6)"),
@@ -103,11 +103,11 @@ def test_turns_of_different_lengths_count_by_their_tokens() -> None:
     ],
 )
 def test_nothing_is_said_outside_of_what_was_measured(
-    entropy: float, agents: int, tokens: int, said: str
+    entropy: float, agents: int, tokens: int, message: str
 ) -> None:
     for row in calibrate.plan(entropy, agents, tokens):
         assert row.token_accuracy is row.iou is row.coverage is None
-        assert said in row.outside
+        assert message in row.outside
     assert calibrate.advice(calibrate.plan(entropy, agents, tokens)).startswith("No advice")
 
 
@@ -115,11 +115,11 @@ def test_a_sample_gives_its_entropy_with_an_interval_and_widens_what_is_expected
     rng = np.random.default_rng(0)
     q = np.array([0.5, 0.25, 0.125, 0.125])
     drawn = np.log(q[rng.choice(4, 4000, p=q)])
-    found = calibrate.entropy_of(drawn)
-    assert found.tokens == 4000
-    assert found.low < -(q * np.log(q)).sum() < found.high
-    assert found.nats == pytest.approx(1.213, abs=0.05)
-    (wide,), (narrow,) = (calibrate.plan(h, 4, 200, families=["fourier"]) for h in (found, found.nats))
+    actual = calibrate.entropy_of(drawn)
+    assert actual.tokens == 4000
+    assert actual.low < -(q * np.log(q)).sum() < actual.high
+    assert actual.nats == pytest.approx(1.213, abs=0.05)
+    (wide,), (narrow,) = (calibrate.plan(h, 4, 200, families=["fourier"]) for h in (actual, actual.nats))
     assert wide.token_accuracy is not None
     assert narrow.token_accuracy is not None
     assert wide.token_accuracy[0] == narrow.token_accuracy[0]
@@ -128,11 +128,11 @@ def test_a_sample_gives_its_entropy_with_an_interval_and_widens_what_is_expected
 
 @pytest.mark.parametrize("tokens", [200, 256, 1000])
 def test_the_interval_of_a_small_sample_holds_the_mean(tokens: int) -> None:
-    rng, held = np.random.default_rng(tokens), 0
+    rng, covered = np.random.default_rng(tokens), 0
     for _ in range(1000):
-        found = expected.sample_entropy(rng.exponential(size=tokens))
-        held += found.low <= 1.0 <= found.high
-    assert held / 1000 >= 0.925
+        actual = expected.sample_entropy(rng.exponential(size=tokens))
+        covered += actual.low <= 1.0 <= actual.high
+    assert covered / 1000 >= 0.925
 
 
 def test_students_quantile() -> None:
@@ -155,7 +155,7 @@ def test_a_token_that_cannot_follow_leaves_the_entropy_a_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("log_probs", "said"),
+    ("log_probs", "message"),
     [
         ([-1.0] * 199, "got 199 tokens, expected at least 200"),
         ([-1.0, 0.5], "got 0.5, expected finite"),
@@ -163,13 +163,13 @@ def test_a_token_that_cannot_follow_leaves_the_entropy_a_number() -> None:
         ("words", "expected numbers"),
     ],
 )
-def test_a_bad_sample_is_refused(log_probs: Any, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_a_bad_sample_is_refused(log_probs: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         calibrate.entropy_of(log_probs)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((0.0, 4, 200), "entropy: got 0, expected nats per token above 0"),
         ((math.nan, 4, 200), "entropy: got nan"),
@@ -178,8 +178,8 @@ def test_a_bad_sample_is_refused(log_probs: Any, said: str) -> None:
         ((1.0, 4, []), "turn_tokens: got none"),
     ],
 )
-def test_a_bad_question_is_refused(arguments: Any, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_a_bad_question_is_refused(arguments: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         calibrate.plan(*arguments)
     with pytest.raises(InputError, match="families: got"):
         calibrate.plan(1.0, 4, 200, families=["sawtooth"])
@@ -188,9 +188,9 @@ def test_a_bad_question_is_refused(arguments: Any, said: str) -> None:
 def test_the_command_answers_in_both_forms(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["calibrate", "--plan", "--agents", "4", "--turn-tokens", "80", "240"]
     assert cli.main([*line, "--entropy", "0.55"]) == 0
-    shown = capsys.readouterr().out
-    assert "| fourier, κ 0.8 | 0." in shown
-    assert "Take gumbel" in shown
+    output = capsys.readouterr().out
+    assert "| fourier, κ 0.8 | 0." in output
+    assert "Take gumbel" in output
     assert cli.main([*line, "--entropy", "0.55", "--family", "gumbel", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["families"]
     assert row["family"] == "gumbel"
@@ -219,7 +219,7 @@ def test_a_text_is_read_with_the_model_that_wrote_it(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--agents", "4", "--turn-tokens", "9"], "takes one of --entropy and --text"),
         (["--entropy", "1", "--text", "x", "--agents", "4", "--turn-tokens", "9"], "takes one of"),
@@ -231,12 +231,12 @@ def test_a_text_is_read_with_the_model_that_wrote_it(
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
-    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main(["calibrate", "--plan", *options])
     assert stopped.value.code == 2
-    assert said in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_options_of_the_plan_go_with_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:

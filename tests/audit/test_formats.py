@@ -229,7 +229,7 @@ def test_flowed_lines_may_end_as_in_mail() -> None:
 
 
 @pytest.mark.parametrize(
-    "shown",
+    "markup",
     [
         '<p aria-hidden="true">x</p>',
         '<p style="display:nonesuch">x</p>',
@@ -237,8 +237,8 @@ def test_flowed_lines_may_end_as_in_mail() -> None:
         "<details><summary>x</summary></details>",
     ],
 )
-def test_what_a_page_shows_is_text(shown: str) -> None:
-    assert text_of(f"<p>a</p>{shown}<p>b</p>".encode(), name="a.html").split() == ["a", "x", "b"]
+def test_what_a_page_shows_is_text(markup: str) -> None:
+    assert text_of(f"<p>a</p>{markup}<p>b</p>".encode(), name="a.html").split() == ["a", "x", "b"]
 
 
 def test_an_encoding_asks_for_the_bytes_as_they_stand() -> None:
@@ -246,7 +246,7 @@ def test_an_encoding_asks_for_the_bytes_as_they_stand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "name", "said"),
+    ("data", "name", "message"),
     [
         (b"%PDF-1.4 text only", "a", r"cannot be read as \.pdf"),
         (made_pdf("secret", "a password"), "a", "got an encrypted PDF"),
@@ -265,8 +265,8 @@ def test_an_encoding_asks_for_the_bytes_as_they_stand() -> None:
         (b"Content-Type: image/png\n\nx", "a.eml", "a mail without a text"),
     ],
 )
-def test_what_cannot_be_read_is_refused(data: bytes, name: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_what_cannot_be_read_is_refused(data: bytes, name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         text_of(data, name=name)
 
 
@@ -311,10 +311,10 @@ def test_a_folder_holds_documents(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     files: dict[str, Any] = {"a.docx": made_docx(["a"]), "b.html": PAGE.encode(), "c.odt": b"PK"}
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
-    found, others = expand([tmp_path], tmp_path / "out")
-    assert [pathlib.Path(source.path).name for source in found] == ["a.docx", "b.html"]
-    assert others == {".odt": 1}
+    sources, skipped = expand([tmp_path], tmp_path / "out")
+    assert [pathlib.Path(source.path).name for source in sources] == ["a.docx", "b.html"]
+    assert skipped == {".odt": 1}
     monkeypatch.setattr(formats, "readable", lambda end: end == ".html")
-    found, others = expand([tmp_path], tmp_path / "out")
-    assert [pathlib.Path(source.path).name for source in found] == ["b.html"]
-    assert others == {".docx": 1, ".odt": 1}
+    sources, skipped = expand([tmp_path], tmp_path / "out")
+    assert [pathlib.Path(source.path).name for source in sources] == ["b.html"]
+    assert skipped == {".docx": 1, ".odt": 1}

@@ -84,7 +84,7 @@ def read(ids: Any, registry: Registry | None = None, model: Any = None, **option
 def test_ratios_are_those_of_embedding_the_models_logits(placement: str, temperature: float) -> None:
     registry = team("fourier", placement)
     ids = np.random.default_rng(1).permutation(V)  # no token returns, so the text predicts nothing itself
-    found = read(ids, registry, temperature=temperature, top=V)
+    actual = read(ids, registry, temperature=temperature, top=V)
     with torch.no_grad():
         logits = small_model()(torch.from_numpy(ids)[None]).logits[0, :-1]
     after, context = ids[1:], ids[:-1, None]
@@ -102,10 +102,10 @@ def test_ratios_are_those_of_embedding_the_models_logits(placement: str, tempera
         iet.embed_(marked, context, np.full(V - 1, slot), registry, temperature=factor)
         tilts = w[0] * np.exp(marked.astype(np.float64)).sum(axis=1) + w[1] * at_chance
         expected = kappa * scores[1:, slot] - np.log(tilts)
-        np.testing.assert_allclose(found.values[1:, slot], expected, atol=1e-5)
-    assert (found.values[0] == 0).all()
-    assert found.share == pytest.approx(w[0])
-    assert found.temperature == temperature
+        np.testing.assert_allclose(actual.values[1:, slot], expected, atol=1e-5)
+    assert (actual.values[0] == 0).all()
+    assert actual.share == pytest.approx(w[0])
+    assert actual.temperature == temperature
 
 
 def test_the_ratio_of_unmarked_text_is_one_on_average() -> None:
@@ -119,9 +119,9 @@ def test_marked_text_says_more_with_its_model_than_without() -> None:
     gains = []
     for ids in written("critic", rows=4, tokens=400):
         scores = iet.score_tokens(ids, team())
-        found = read(ids)
+        actual = read(ids)
         without = 0.8 * scores - iet.marks.families.FAMILIES["fourier"].log_mgf(0.8)
-        sums = found.values.sum(axis=0)
+        sums = actual.values.sum(axis=0)
         assert sums[1] > 10 > max(sums[0], sums[2])
         gains.append(sums[1] - without.sum(axis=0)[1])
     assert np.mean(gains) > 0
@@ -136,9 +136,9 @@ def test_a_token_that_is_certain_weighs_nothing_and_neither_does_a_phrase_that_r
 
 def test_looking_at_few_tokens_changes_little() -> None:
     ids = written(None, rows=1, tokens=400)[0]
-    exact, some = read(ids, top=V), read(ids, top=V // 2)
-    assert np.abs(exact.values - some.values).max() < 0.05
-    assert (exact.values != some.values).any()
+    exact, truncated = read(ids, top=V), read(ids, top=V // 2)
+    assert np.abs(exact.values - truncated.values).max() < 0.05
+    assert (exact.values != truncated.values).any()
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
@@ -151,9 +151,11 @@ def test_the_temperature_is_found(temperature: float) -> None:
 def test_a_model_that_knows_nothing_gets_no_weight() -> None:
     registry = teams.team(["planner"], vocab_size=V)
     ids = written(None, rows=1, tokens=600)[0]
-    other = 1 + (ids + 7) % (V - 1)  # the same text in another numbering, of which the model knows nothing
+    renumbered = 1 + (ids + 7) % (
+        V - 1
+    )  # the same text in another numbering, of which the model knows nothing
     assert read(ids, registry).share > 0.7
-    assert read(other, registry).share < 0.3
+    assert read(renumbered, registry).share < 0.3
 
 
 # Windows
@@ -162,11 +164,11 @@ def test_a_model_that_knows_nothing_gets_no_weight() -> None:
 def test_windows_and_batches_give_the_numbers_of_one_pass() -> None:
     model = small_model("Mistral")
     ids = np.random.default_rng(3).integers(0, V, 210)
-    whole = read(ids, model=model, temperature=1.0)
+    one_pass = read(ids, model=model, temperature=1.0)
     for window, stride, batch in [(32, 16, 3), (32, 20, 1), (64, 50, 16), (210, 1, 1), (209, None, 4)]:
         parts = read(ids, model=model, temperature=1.0, window=window, stride=stride, batch=batch)
-        np.testing.assert_allclose(parts.values, whole.values, atol=2e-5)
-        assert parts.nats == pytest.approx(whole.nats, abs=1e-5)
+        np.testing.assert_allclose(parts.values, one_pass.values, atol=2e-5)
+        assert parts.nats == pytest.approx(one_pass.nats, abs=1e-5)
 
 
 def test_a_window_that_is_too_short_to_see_enough_gives_others() -> None:
@@ -178,18 +180,18 @@ def test_a_window_that_is_too_short_to_see_enough_gives_others() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3])
 def test_short_texts_are_read(length: int) -> None:
-    found = read(np.arange(1, length + 1))
-    assert found.values.shape == (length, 3)
-    assert np.isfinite(found.values).all()
-    assert (found.values != 0).any() == (length > 1)
+    actual = read(np.arange(1, length + 1))
+    assert actual.values.shape == (length, 3)
+    assert np.isfinite(actual.values).all()
+    assert (actual.values != 0).any() == (length > 1)
 
 
 def test_ids_that_the_model_does_not_know_are_not_scored_and_disturb_nothing() -> None:
     ids = np.arange(1, 30)
     ids[[5, 9]] = -1, 1 << 40
-    found = read(ids)
-    assert (found.values[[5, 6, 9, 10]] == 0).all()
-    assert (found.values[[4, 7, 8, 11]] != 0).all()
+    actual = read(ids)
+    assert (actual.values[[5, 6, 9, 10]] == 0).all()
+    assert (actual.values[[4, 7, 8, 11]] != 0).all()
 
 
 # Gumbel
@@ -211,11 +213,11 @@ def test_gumbel_text_is_read_with_the_model_that_wrote_it() -> None:
             iet.embed_(logits, [context], [slot], registry)
             ids.append(int(logits.argmax()))
         seen.add(context)
-    found = read(np.array(ids), registry)
-    sums = found.values[4:].reshape(3, 120, 3).sum(axis=1)
+    actual = read(np.array(ids), registry)
+    sums = actual.values[4:].reshape(3, 120, 3).sum(axis=1)
     assert (sums.diagonal() > 30).all()
     assert (sums[~np.eye(3, dtype=np.bool_)] < 0).all()
-    labels = decode(np.zeros_like(found.values), log_ratios=found.values).token_agents
+    labels = decode(np.zeros_like(actual.values), log_ratios=actual.values).token_agents
     assert token_accuracy(np.repeat([0, 1, 2], 120), labels[4:]) > 0.9
 
 
@@ -283,22 +285,22 @@ def test_ids_alone_an_object_and_a_pickle_read_alike() -> None:
     report = auditor.audit(token_ids=ids)
     assert model.training  # as it was, and yet read without dropout
     assert not frozen.training
-    again = iet.Auditor(registry, model=pickle.loads(pickle.dumps(reader))).audit(token_ids=ids)
+    restored = iet.Auditor(registry, model=pickle.loads(pickle.dumps(reader))).audit(token_ids=ids)
     text = iet.Auditor(registry, model=LanguageModel("iet:demo", window=512)).audit(conversation.text)
     assert (report.token_agents == text.token_agents).all()
-    assert report.to_json() == again.to_json()
+    assert report.to_json() == restored.to_json()
     assert report.model["digest"] == text.model["digest"]
     assert report.model["nats"] == pytest.approx(text.model["nats"])
 
 
 def test_the_digest_follows_the_parameters() -> None:
-    before = LanguageModel(small_model())
+    original = LanguageModel(small_model())
     changed = transformers.LlamaForCausalLM(small_model().config)
     changed.load_state_dict(small_model().state_dict())
-    assert LanguageModel(changed).digest == before.digest
+    assert LanguageModel(changed).digest == original.digest
     with torch.no_grad():
         changed.model.norm.weight[3] += 1e-3
-    assert LanguageModel(changed).digest != before.digest
+    assert LanguageModel(changed).digest != original.digest
 
 
 def test_many_keys_are_read_for_the_candidates_only() -> None:
@@ -392,11 +394,11 @@ def test_decoding_ratios_is_decoding_scores_of_strength_one() -> None:
     scores[:300, 1] += 0.4
     scores[300:, 2] += 0.4
     ratios = 0.8 * scores - 0.15
-    found = decode(scores, log_ratios=ratios)
-    assert found.strengths is None
-    assert token_accuracy(np.repeat([1, 2], 300), found.token_agents) > 0.9
-    again = decode(np.zeros_like(scores), log_ratios=ratios, repeated=np.ones(600, np.bool_))
-    assert (found.token_agents == again.token_agents).all()
-    assert [span.agent for span in found.segments] == list(
+    decoded = decode(scores, log_ratios=ratios)
+    assert decoded.strengths is None
+    assert token_accuracy(np.repeat([1, 2], 300), decoded.token_agents) > 0.9
+    restored = decode(np.zeros_like(scores), log_ratios=ratios, repeated=np.ones(600, np.bool_))
+    assert (decoded.token_agents == restored.token_agents).all()
+    assert [span.agent for span in decoded.segments] == list(
         itertools.chain.from_iterable((agent,) for agent in (1, 2))
     )

@@ -97,15 +97,15 @@ def test_known_agents_and_decoys(tmp_path: pathlib.Path) -> None:
         InputError, match="decoys: got 1000000, expected 0: with 3 keys no p-value from at most 1000000"
     ):
         iet.Auditor(registry, decoys=10**6, level=2.9e-6)
-    keys, other = registry.scoring_keys(), team({"planner": 0}, vocab_size=500)
+    keys, second_team = registry.scoring_keys(), team({"planner": 0}, vocab_size=500)
     assert np.array_equal(keys.decoys(3).subkeys, keys.decoys(9).subkeys[:3])
-    assert not (keys.decoys(3).subkeys == other.scoring_keys().decoys(3).subkeys).all(axis=1).any()
+    assert not (keys.decoys(3).subkeys == second_team.scoring_keys().decoys(3).subkeys).all(axis=1).any()
     ranks = math.exp(report.log_p) * 200
     assert ranks == pytest.approx(round(ranks))
     assert 1 <= ranks <= 200
-    again = pickle.loads(pickle.dumps(iet.Auditor(registry, known_agents=iter(["coder"]), decoys=199)))
-    assert again.audit(token_ids=ids).to_json() == report.to_json()
-    for known, message in (
+    restored = pickle.loads(pickle.dumps(iet.Auditor(registry, known_agents=iter(["coder"]), decoys=199)))
+    assert restored.audit(token_ids=ids).to_json() == report.to_json()
+    for known_agents, message in (
         (5, "got 5, expected a list"),
         ([["coder"]], r"got \[\['coder'\]\], expected a list"),
         ("coder", "got 'coder', expected a list"),
@@ -113,7 +113,7 @@ def test_known_agents_and_decoys(tmp_path: pathlib.Path) -> None:
         (["tester"], "got 'tester', expected some of"),
     ):
         with pytest.raises(InputError, match=f"known_agents: {message}"):
-            iet.Auditor(registry, known_agents=known)  # type: ignore[arg-type]
+            iet.Auditor(registry, known_agents=known_agents)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="weights: got some, expected none: they belong to one text"):
         iet.Auditor(registry, weights=np.ones(700))
     for decoys in (-1, 1.0, True, 1_000_001):

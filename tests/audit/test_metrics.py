@@ -26,15 +26,15 @@ points = st.sets(st.integers(0, 25), max_size=5).map(sorted)
 
 @given(label_pairs)
 def test_token_accuracy_and_iou_equal_the_formulas(pairs):
-    truth, found = zip(*pairs, strict=True)
-    assert token_accuracy(truth, found) == pytest.approx(sum(g == e for g, e in pairs) / len(pairs))
+    truth, predicted = zip(*pairs, strict=True)
+    assert token_accuracy(truth, predicted) == pytest.approx(sum(g == e for g, e in pairs) / len(pairs))
     ious = []
     for a in range(5):
-        t, e = ({i for i, x in enumerate(labels) if x == a} for labels in (truth, found))
+        t, e = ({i for i, x in enumerate(labels) if x == a} for labels in (truth, predicted))
         if t | e:
             ious.append(len(t & e) / len(t | e))
-    assert mean_iou(truth, found, 5) == mean_iou(truth, found)
-    assert mean_iou(truth, found) == pytest.approx(np.mean(ious) if ious else 1.0)
+    assert mean_iou(truth, predicted, 5) == mean_iou(truth, predicted)
+    assert mean_iou(truth, predicted) == pytest.approx(np.mean(ious) if ious else 1.0)
 
 
 def test_iou_of_absent_agents():
@@ -55,22 +55,22 @@ def test_edge_similarity():
     assert edge_similarity(0 * a, 0 * a) == edge_similarity(np.zeros((0, 0)), np.zeros((0, 0))) == 1
 
 
-def most_pairs(truth, found, margin):
+def most_pairs(truth, predicted, margin):
     if not truth:
         return 0
-    rest = [
-        most_pairs(truth[1:], found[:i] + found[i + 1 :], margin) + 1
-        for i, p in enumerate(found)
+    remaining = [
+        most_pairs(truth[1:], predicted[:i] + predicted[i + 1 :], margin) + 1
+        for i, p in enumerate(predicted)
         if abs(p - truth[0]) <= margin
     ]
-    return max([most_pairs(truth[1:], found, margin), *rest])
+    return max([most_pairs(truth[1:], predicted, margin), *remaining])
 
 
 @given(points, points, st.integers(0, 6))
-def test_boundary_f1_uses_the_largest_matching(truth, found, margin):
-    total = len(truth) + len(found)
-    expected = 2 * most_pairs(truth, found, margin) / total if total else 1
-    assert boundary_f1(truth, found, margin) == expected == boundary_f1(found[::-1], truth, margin)
+def test_boundary_f1_uses_the_largest_matching(truth, predicted, margin):
+    total = len(truth) + len(predicted)
+    expected = 2 * most_pairs(truth, predicted, margin) / total if total else 1
+    assert boundary_f1(truth, predicted, margin) == expected == boundary_f1(predicted[::-1], truth, margin)
 
 
 def test_empty_logs_and_coverage():
@@ -109,7 +109,7 @@ def test_bad_input_is_refused_by_name_and_value():
 
 def test_metrics_do_not_depend_on_the_order_of_agents():
     rng = np.random.default_rng(0)
-    truth, found = rng.integers(0, 3, (2, 50))
+    truth, predicted = rng.integers(0, 3, (2, 50))
     for order in itertools.permutations(range(3)):
         relabel = np.array(order)
-        assert mean_iou(relabel[truth], relabel[found]) == pytest.approx(mean_iou(truth, found))
+        assert mean_iou(relabel[truth], relabel[predicted]) == pytest.approx(mean_iou(truth, predicted))

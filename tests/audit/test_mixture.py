@@ -43,20 +43,20 @@ def test_gumbel_ratios_are_those_of_the_density() -> None:
     expected = np.log((1 + density) / (1 + len(POWERS)))
     counted = np.ones(300, np.bool_)
     counted[7] = False
-    found = gumbel_log_ratios(scores, q, counted, iterations=0)
-    assert (found[7] == 0).all()
-    np.testing.assert_allclose(found[counted], expected[counted], atol=1e-9)
+    actual = gumbel_log_ratios(scores, q, counted, iterations=0)
+    assert (actual[7] == 0).all()
+    np.testing.assert_allclose(actual[counted], expected[counted], atol=1e-9)
 
 
 def test_gumbel_ratios_are_one_on_average_under_a_strangers_key_and_tell_the_writers() -> None:
     q, scores = gumbel_text(200_000, 6)
     counted = np.ones(len(q), np.bool_)
-    found = gumbel_log_ratios(scores, q, counted)
-    ratios = np.exp(found[:, 1])
+    actual = gumbel_log_ratios(scores, q, counted)
+    ratios = np.exp(actual[:, 1])
     assert abs(ratios.mean() - 1) < 4 * ratios.std() / len(q) ** 0.5
     u = -np.expm1(-scores[:, 0])
     best = (-np.log(q) + (1 / q - 1) * np.log(u)).sum()  # with q known to be right
-    assert 0.85 * best < found[:, 0].sum() <= best
+    assert 0.85 * best < actual[:, 0].sum() <= best
 
 
 def test_a_wrong_probability_does_not_turn_gumbel_evidence_around() -> None:
@@ -64,15 +64,15 @@ def test_a_wrong_probability_does_not_turn_gumbel_evidence_around() -> None:
     wrong = np.full(len(q), 1e-4)
     counted = np.ones(len(q), np.bool_)
     plain = (-np.log(wrong) + (1 / wrong - 1) * np.log(-np.expm1(-scores[:, 0]))).sum()
-    found = gumbel_log_ratios(scores, wrong, counted).sum(axis=0)
+    actual = gumbel_log_ratios(scores, wrong, counted).sum(axis=0)
     assert plain < -1e6
-    assert found[0] > 100 > 0 > found[1]
+    assert actual[0] > 100 > 0 > actual[1]
 
 
 def test_scores_at_their_ends_are_read() -> None:
     scores = np.array([[0.0, 16.64], [0.0, 60.0]])
-    found = gumbel_log_ratios(scores, np.array([1.0, 1e-9]), np.ones(2, np.bool_))
-    assert np.isfinite(found).all()
+    actual = gumbel_log_ratios(scores, np.array([1.0, 1e-9]), np.ones(2, np.bool_))
+    assert np.isfinite(actual).all()
 
 
 def choices(tokens: int, keys: int, error: float, seed: int) -> tuple[Any, ...]:
@@ -83,28 +83,30 @@ def choices(tokens: int, keys: int, error: float, seed: int) -> tuple[Any, ...]:
     noise = draw.gumbel(size=(tokens, 20, keys))
     chosen = (log_q + error * draw.gumbel(size=(tokens, 20)) + noise[..., 0]).argmax(axis=1)
     scores, rows = -np.log(-np.expm1(-np.exp(-noise))), np.arange(tokens)
-    own = log_q[rows, chosen]
+    chosen_log_q = log_q[rows, chosen]
     candidates = log_q.copy()
     candidates[rows, chosen] = -np.inf
-    return candidates, scores, own, scores[rows, chosen]
+    return candidates, scores, chosen_log_q, scores[rows, chosen]
 
 
 @pytest.mark.parametrize("error", [0.0, 0.6])
 def test_choices_among_tokens_are_no_evidence_for_a_stranger_and_tell_the_writer(error: float) -> None:
-    log_q, scores, own, own_scores = choices(4000, 8, error, 10)
-    found = choice_log_ratios(log_q, scores, own, own_scores)
-    assert found.shape == (4000, 8, len(SPREADS))
-    assert np.isfinite(found).all()
-    strangers = np.exp(found[:, 1:]).mean(axis=(0, 1))
+    log_q, scores, chosen_log_q, own_scores = choices(4000, 8, error, 10)
+    actual = choice_log_ratios(log_q, scores, chosen_log_q, own_scores)
+    assert actual.shape == (4000, 8, len(SPREADS))
+    assert np.isfinite(actual).all()
+    strangers = np.exp(actual[:, 1:]).mean(axis=(0, 1))
     assert strangers.min() > 0.85
     assert strangers.max() < 1.05
-    assert (found[:, 0].mean(axis=0)[1:] > 0.2).all()
+    assert (actual[:, 0].mean(axis=0)[1:] > 0.2).all()
 
 
 def test_choices_add_to_what_the_chosen_token_tells() -> None:
-    log_q, scores, own, own_scores = choices(4000, 8, 0.6, 11)
-    counted, q = np.ones(4000, np.bool_), np.exp(own)
+    log_q, scores, chosen_log_q, own_scores = choices(4000, 8, 0.6, 11)
+    counted, q = np.ones(4000, np.bool_), np.exp(chosen_log_q)
     alone = gumbel_log_ratios(own_scores, q, counted)
-    together = gumbel_log_ratios(own_scores, q, counted, choice_log_ratios(log_q, scores, own, own_scores))
+    together = gumbel_log_ratios(
+        own_scores, q, counted, choice_log_ratios(log_q, scores, chosen_log_q, own_scores)
+    )
     assert together[:, 0].mean() > 1.15 * alone[:, 0].mean()
     assert np.exp(together[:, 1:]).mean() < 1.05

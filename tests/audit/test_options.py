@@ -31,24 +31,24 @@ def test_the_page_is_that_of_the_options() -> None:
 
 
 def test_flags_that_are_not_given_are_the_defaults() -> None:
-    found = given()
-    assert {name: value for name, value in found.items() if name != "decoder_options"} == {
+    parsed = given()
+    assert {name: value for name, value in parsed.items() if name != "decoder_options"} == {
         name: default
         for name, (option, _, default) in options().items()
         if option.flag and name != "decoder_options"
     }
-    assert iet.AuditOptions(**found) == iet.AuditOptions()
+    assert iet.AuditOptions(**parsed) == iet.AuditOptions()
 
 
 def test_every_flag_reaches_its_option(tmp_path: pathlib.Path) -> None:
     (tmp_path / "runs.txt").write_text("run-1\nrun-2\n")
-    found = given(
+    parsed = given(
         *("--decoder", "cusum", "--level", "0.2", "--forced", "--profile", "p", "--model", "m"),
         *("--decoys", "7", "--known", "a", "--known", "b", "--attributed", "tokens", "--published", "x.idx"),
         *("--as-copied", "--sessions", str(tmp_path / "runs.txt")),
         *("--decoder-option", "anchor=end", "--decoder-option", "window=32"),
     )
-    assert found == {
+    assert parsed == {
         **{"decoder": "cusum", "level": 0.2, "allow_unattributed": False, "profile": "p", "model": "m"},
         **{"decoys": 7, "known_agents": ["a", "b"], "attributed": "tokens", "published": "x.idx"},
         **{"as_copied": True, "sessions": ["run-1", "run-2"]},
@@ -63,8 +63,8 @@ def test_a_client_sets_what_no_file_is_needed_for() -> None:
     fields = set(requests.AuditParameters.model_fields)
     assert fields & set(NAMES) == {name for name, (option, _, _) in options().items() if option.http}
     assert not fields & {"tokenizer", "model", "published"}
-    asked = requests.from_query('attributed=tokens&sessions=["run-1"]&decoder_options={"block":8}')
-    assert (asked.attributed, asked.sessions, asked.decoder_options) == ("tokens", ["run-1"], {"block": 8})
+    parsed = requests.from_query('attributed=tokens&sessions=["run-1"]&decoder_options={"block":8}')
+    assert (parsed.attributed, parsed.sessions, parsed.decoder_options) == ("tokens", ["run-1"], {"block": 8})
     with pytest.raises(ValueError, match="decoys"):
         requests.from_query("decoys=10001")
     with pytest.raises(ValueError, match="at most 1000 items"):

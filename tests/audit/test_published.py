@@ -44,11 +44,15 @@ def recombined(texts: list[list[int]], n_gram: int, tokens: int, seed: int) -> l
         for t in range(n_gram - 1, len(text)):
             following.setdefault(tuple(text[t - n_gram + 1 : t]), []).append(text[t])
     contexts = list(following)
-    found = list(contexts[0])
-    while len(found) < tokens:
-        some = following.get(tuple(found[1 - n_gram :]))
-        found += [some.pop(int(draw.integers(len(some))))] if some else contexts[draw.integers(len(contexts))]
-    return found
+    ids = list(contexts[0])
+    while len(ids) < tokens:
+        candidates = following.get(tuple(ids[1 - n_gram :]))
+        ids += (
+            [candidates.pop(int(draw.integers(len(candidates))))]
+            if candidates
+            else contexts[draw.integers(len(contexts))]
+        )
+    return ids
 
 
 @functools.cache  # the keys of a team are the same at every call
@@ -84,7 +88,7 @@ def test_a_forgery_is_found_without_the_index_alone(
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_p_values_hold_for_text_of_others_and_for_forgeries(family: str, tmp_path: pathlib.Path) -> None:
-    others, forged = list[float](), list[float]()
+    unrelated, forged = list[float](), list[float]()
     unmarked = write(team(), [(None, 400)], 5, ids=SOME)
     # All planners write together, four texts each: one registry has the keys that a hundred will have.
     planners = [f"planner {number}" for number in range(100)]
@@ -95,12 +99,12 @@ def test_p_values_hold_for_text_of_others_and_for_forgeries(family: str, tmp_pat
         texts = written[4 * number : 4 * number + 4]
         (tmp_path / str(number)).mkdir()
         auditor = iet.Auditor(registry, "cusum", published=published(tmp_path / str(number), registry, texts))
-        for found, ids in (
-            (others, unmarked),
+        for p_values, ids in (
+            (unrelated, unmarked),
             (forged, recombined(texts, registry.profile.scheme.n_gram, 300, number)),
         ):
-            found.append(auditor.audit(token_ids=ids).log_p)
-    for log_p in (others, forged):
+            p_values.append(auditor.audit(token_ids=ids).log_p)
+    for log_p in (unrelated, forged):
         low = np.sum(np.array(log_p) <= np.log(0.05))
         assert low <= 13  # of 100 at 0.05: more once in a thousand times
 
@@ -125,8 +129,8 @@ def test_text_that_was_published_counts_once_where_it_was_first(tmp_path: pathli
     assert quoted.published == 250
     conversation = text + " " + spell(write(registry, [("critic", 250)], 2))
     assert auditor.audit(conversation).found == ("critic",)
-    whole = reader(registry, published=index.excluding([text])).audit(conversation)
-    assert {*whole.found} == {"planner", "critic"}
+    complete = reader(registry, published=index.excluding([text])).audit(conversation)
+    assert {*complete.found} == {"planner", "critic"}
 
 
 def test_one_text_and_many_are_read_alike(tmp_path: pathlib.Path) -> None:
@@ -138,9 +142,9 @@ def test_one_text_and_many_are_read_alike(tmp_path: pathlib.Path) -> None:
         alone = auditor.audit(text)
         assert report.to_dict() == alone.to_dict()
     batch = pytest.importorskip("pyarrow").record_batch({"text": spelled})
-    found = auditor.audit_batch(batch)
-    assert found["published"].to_pylist() == [auditor.audit(text).published for text in spelled]
-    assert found["log_p"].to_pylist() == [auditor.audit(text).log_p for text in spelled]
+    reports = auditor.audit_batch(batch)
+    assert reports["published"].to_pylist() == [auditor.audit(text).published for text in spelled]
+    assert reports["log_p"].to_pylist() == [auditor.audit(text).log_p for text in spelled]
 
 
 def test_parts_and_pieces_leave_published_pairs_out(tmp_path: pathlib.Path) -> None:
@@ -171,8 +175,8 @@ def test_with_many_keys_candidates_leave_them_out_too(tmp_path: pathlib.Path) ->
 
 def test_several_profiles_are_read_each_with_its_own(tmp_path: pathlib.Path) -> None:
     registry = team(["planner"])
-    other = registry.add_profile(tokenizer=WORD_TOKENIZER, scheme=iet.Scheme(kappa=2.0, n_gram=3))
-    registry.add("critic", profile=other, secret=secret("critic"))
+    word_profile = registry.add_profile(tokenizer=WORD_TOKENIZER, scheme=iet.Scheme(kappa=2.0, n_gram=3))
+    registry.add("critic", profile=word_profile, secret=secret("critic"))
     ids = write(registry_of(registry, "planner"), [("planner", 300)], 1)
     index = PublishedIndex(tmp_path / "out.idx", registry, create=True)
     index.add("planner", token_ids=[ids])
@@ -218,19 +222,19 @@ def test_own_words_that_come_again_are_called_quoted_in_every_form(tmp_path: pat
     report = auditor.audit(spell([*new, *old]))
     assert_fits_the_schema(report)
     assert [segment.called for segment in report.segments] == ["planner", "quoted"]
-    whole = auditor.audit(spell([5, *old]))
-    assert [segment.called for segment in whole.segments] == ["quoted"]
-    assert "] w" in marked_text(whole)
-    assert marked_text(whole).startswith("[quoted] ")
-    assert "perhaps planner" not in str(whole)
-    assert re.search(r"^1 .* quoted ", str(whole), re.MULTILINE)
-    assert "No agent is named, because this is quoted: 100% of its words were published" in whole.to_html()
-    assert 'title="quoted"' in whole._repr_html_()
-    assert whole.to_dict()["segments"][0]["published"] > 0.99
-    event = whole.evaluation_events()[0]
+    complete = auditor.audit(spell([5, *old]))
+    assert [segment.called for segment in complete.segments] == ["quoted"]
+    assert "] w" in marked_text(complete)
+    assert marked_text(complete).startswith("[quoted] ")
+    assert "perhaps planner" not in str(complete)
+    assert re.search(r"^1 .* quoted ", str(complete), re.MULTILINE)
+    assert "No agent is named, because this is quoted: 100% of its words were published" in complete.to_html()
+    assert 'title="quoted"' in complete._repr_html_()
+    assert complete.to_dict()["segments"][0]["published"] > 0.99
+    event = complete.evaluation_events()[0]
     assert event["gen_ai.evaluation.score.label"] == "quoted"
     assert "are quoted: 100%" in event["gen_ai.evaluation.explanation"]
-    assert '"iet:quoted": true' in whole.to_prov()
+    assert '"iet:quoted": true' in complete.to_prov()
     parts = auditor.audit(token_ids=[*old, *drawn(3, 100)], skip=[(0, 50)])
     assert [segment.called for segment in parts.segments][:2] == ["left out", "quoted"]
 
@@ -242,9 +246,9 @@ def test_paths_pickles_and_what_an_auditor_was_set_to(tmp_path: pathlib.Path) ->
     index = published(tmp_path, registry, [text])
     auditor = iet.Auditor(registry, published=tmp_path / "out.idx")
     assert auditor.configuration["published"] == index.digest
-    again = pickle.loads(pickle.dumps(auditor))
-    for one in (auditor, again, iet.Auditor([registry], published=index)):
-        assert one.audit(token_ids=[3, *text]).found == ()
+    restored = pickle.loads(pickle.dumps(auditor))
+    for tested in (auditor, restored, iet.Auditor([registry], published=index)):
+        assert tested.audit(token_ids=[3, *text]).found == ()
     index.add("planner", token_ids=[drawn(4, 30)])
     assert auditor.configuration["published"] != index.digest
 
@@ -252,15 +256,15 @@ def test_paths_pickles_and_what_an_auditor_was_set_to(tmp_path: pathlib.Path) ->
 def test_what_is_no_index_of_this_registry_is_refused(tmp_path: pathlib.Path) -> None:
     registry = team()
     published(tmp_path, registry, [drawn(1, 20)])
-    for given, error, message in (
+    for index_argument, error, message in (
         (tmp_path, InputError, "no index of published text"),
         (3, InputError, "published: got int, expected iet.PublishedIndex"),
     ):
         with pytest.raises(error, match=message):
-            iet.Auditor(registry, published=given)  # type: ignore[arg-type]
+            iet.Auditor(registry, published=index_argument)  # type: ignore[arg-type]
     with pytest.raises(RegistryError, match="expected a registry that holds it"):
         iet.Auditor(team(numbered=5), published=tmp_path / "out.idx")
-    other = team(n_gram=3)
-    index = PublishedIndex(tmp_path / "other.idx", other, create=True)
+    second_team = team(n_gram=3)
+    index = PublishedIndex(tmp_path / "other.idx", second_team, create=True)
     with pytest.raises(InputError, match="published: got an index of the profiles"):
         iet.Auditor(registry, published=index)

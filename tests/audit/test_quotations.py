@@ -20,24 +20,24 @@ def others(tokens: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def test_every_token_of_a_copy_has_its_first_place() -> None:
-    before, between, after = others(50), others(40) + 2000, others(30) + 4000
-    places = first_occurrences(np.concatenate([before, PASSAGE, between, PASSAGE, after, PASSAGE[5:25]]))
-    assert places is not None
-    expected = np.arange(len(places))
+    head, between, after = others(50), others(40) + 2000, others(30) + 4000
+    positions = first_occurrences(np.concatenate([head, PASSAGE, between, PASSAGE, after, PASSAGE[5:25]]))
+    assert positions is not None
+    expected = np.arange(len(positions))
     expected[120:150] -= 70
     expected[180:200] = np.arange(55, 75)
-    np.testing.assert_array_equal(places, expected)
+    np.testing.assert_array_equal(positions, expected)
 
 
 def test_what_stands_before_a_passage_has_the_first_place_of_its_copy() -> None:
     # The last passage begins with three tokens that are a copy where it stood first, too.
     first, between, new, after = others(40), others(30) + 2000, others(30) + 4000, others(20) + 6000
-    places = first_occurrences(
+    positions = first_occurrences(
         np.concatenate([first, between, first[10:30], new, after, first[27:30], new[:20]])
     )
-    assert places is not None
-    assert places[87:90].tolist() == [27, 28, 29]
-    assert places[140:163].tolist() == [27, 28, 29, *range(90, 110)]
+    assert positions is not None
+    assert positions[87:90].tolist() == [27, 28, 29]
+    assert positions[140:163].tolist() == [27, 28, 29, *range(90, 110)]
 
 
 def test_short_passages_and_loops_are_none() -> None:

@@ -45,20 +45,20 @@ def test_every_place_is_read_and_counts_once() -> None:
     scored, repeated = iet.positions(ids, registry)
     assert scored.sum() == 300
     assert not repeated.any()
-    own, *others = iet.score_tokens(ids, registry)[scored][:, [1, 0, 2]].T
-    assert own.mean() == pytest.approx(1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 / 5, abs=0.25)  # 5 equal tokens
-    assert max(other.mean() for other in others) < 1.25
+    own_scores, *other_scores = iet.score_tokens(ids, registry)[scored][:, [1, 0, 2]].T
+    assert own_scores.mean() == pytest.approx(1 + 1 / 2 + 1 / 3 + 1 / 4 + 1 / 5, abs=0.25)  # 5 equal tokens
+    assert max(scores.mean() for scores in other_scores) < 1.25
 
 
 def test_turns_are_told_apart_where_contexts_were_all_seen() -> None:
     registry = registry_of()
     ids = written(registry, ["planner", None, "critic", "planner", "writer"], 120, 2)
     report = iet.Auditor(registry).audit(token_ids=ids)
-    found = np.full(len(ids), -1)
+    agents = np.full(len(ids), -1)
     for segment in report.segments:
         if segment.agent is not None:
-            found[segment.start : segment.end] = NAMES.index(segment.agent)
-    assert (found[2:] == np.repeat([0, -1, 1, 0, 2], 120)).mean() > 0.9
+            agents[segment.start : segment.end] = NAMES.index(segment.agent)
+    assert (agents[2:] == np.repeat([0, -1, 1, 0, 2], 120)).mean() > 0.9
     assert report.repeated == 0
 
 
@@ -70,11 +70,11 @@ def test_a_copy_is_no_evidence_and_neither_is_the_same_passage_many_times() -> N
     assert scores[WORDS : len(passage)].mean() > 1.8
     assert abs(scores[len(passage) :].mean() - 1) < 4 / np.sqrt(11 * len(passage))
     assert sum(s.end - s.start for s in report.segments if s.agent is not None) <= 2 * len(passage)
-    rng, found = np.random.default_rng(4), 0
+    rng, false_positives = np.random.default_rng(4), 0
     for _ in range(60):  # the null: no agent wrote a passage that the text repeats
         ids = np.tile(rng.integers(0, V, 30), 20)
-        found += bool(iet.Auditor(registry, level=0.1).audit(token_ids=ids).found)
-    assert found <= 14  # 6 expected
+        false_positives += bool(iet.Auditor(registry, level=0.1).audit(token_ids=ids).found)
+    assert false_positives <= 14  # 6 expected
 
 
 def test_texts_that_are_read_together_are_counted_apart() -> None:
@@ -115,12 +115,12 @@ def test_candidates_have_the_scores_that_they_would_have_in_the_text() -> None:
     registry = registry_of()
     keys = registry.scoring_keys()
     ids = written(registry, ["critic"], 80, 7)
-    here, others = slice(10, 60), (ids[10:60] + 1) % IDS
+    here, alternatives = slice(10, 60), (ids[10:60] + 1) % IDS
     expected = np.zeros((50, 2, len(keys)), np.float32)
     expected[:, 0] = keys.scores(ids, 1)[here]
-    for row, other in enumerate(others):
+    for row, alternative in enumerate(alternatives):
         text = ids[: 11 + row].copy()
-        text[-1] = other
+        text[-1] = alternative
         expected[row, 1] = keys.scores(text, 1)[-1]
-    for rows, found in _scores_of(ids, here, np.column_stack([ids[here], others]), keys):
-        assert np.array_equal(found, expected[rows])
+    for rows, scores in _scores_of(ids, here, np.column_stack([ids[here], alternatives]), keys):
+        assert np.array_equal(scores, expected[rows])

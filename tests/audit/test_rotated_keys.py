@@ -51,10 +51,10 @@ IDS = write(TEAM, TURNS, epochs=EPOCHS)
 def test_the_p_value_of_an_agent_is_exact_whatever_the_number_of_its_keys() -> None:
     owners = np.repeat([0, 1, 4], [1, 16, 3])
     p = np.random.default_rng(0).random((20_000, 20))
-    found = np.exp(sidak_min_p(np.log(p), owners))
+    actual = np.exp(sidak_min_p(np.log(p), owners))
     for agent in range(3):
-        assert stats.kstest(found[:, agent], "uniform").pvalue > 1e-4
-    assert np.array_equal(found[:, 0], np.exp(np.log(p[:, 0])))
+        assert stats.kstest(actual[:, agent], "uniform").pvalue > 1e-4
+    assert np.array_equal(actual[:, 0], np.exp(np.log(p[:, 0])))
     low = sidak_min_p(np.array([-900.0, -5.0, -40.0, -1000.0]), np.array([0, 0, 1, 1]))
     np.testing.assert_allclose(low, [-900 + math.log(2), -1000 + math.log(2)])
     assert sidak_min_p(np.zeros((3, 4)), np.array([0, 0, 2, 2])).tolist() == [[0.0, 0.0]] * 3
@@ -63,24 +63,26 @@ def test_the_p_value_of_an_agent_is_exact_whatever_the_number_of_its_keys() -> N
 @pytest.mark.parametrize("keys", [{"planner": 16, "critic": 16}, {"planner": 12, "critic": 1}])
 def test_agents_who_wrote_nothing_are_found_as_often_as_the_level_says(keys: Mapping[str, int]) -> None:
     draw, texts, level = np.random.default_rng(1), 700, 0.1
-    found = dict.fromkeys(keys, 0)
-    some = 0
+    false_positives = dict.fromkeys(keys, 0)
+    texts_with_any = 0
     for _ in range(texts):
         registry = team([], vocab_size=WORDS, family="gumbel")
         with_keys(registry, keys, draw)
         report = iet.Auditor(registry, level=level).audit(token_ids=draw.integers(1, WORDS, 200))
-        some += bool(report.found)
+        texts_with_any += bool(report.found)
         for name in report.found:
-            found[name] += 1
-    assert stats.binom.sf(some - 1, texts, 1.15 * level) > 1e-3, some / texts
-    assert stats.binom.cdf(some, texts, 0.7 * level) > 1e-3, some / texts
+            false_positives[name] += 1
+    assert stats.binom.sf(texts_with_any - 1, texts, 1.15 * level) > 1e-3, texts_with_any / texts
+    assert stats.binom.cdf(texts_with_any, texts, 0.7 * level) > 1e-3, texts_with_any / texts
     # Nobody is found more often for having more keys.
-    assert stats.binomtest(found["planner"], sum(found.values()), 0.5).pvalue > 1e-3, found
+    assert stats.binomtest(false_positives["planner"], sum(false_positives.values()), 0.5).pvalue > 1e-3, (
+        false_positives
+    )
 
 
 def test_keys_cost_the_logarithm_of_their_number() -> None:
     ids = write(crowd({"planner": 1, "critic": 1}), [("planner", 120)])
-    alone, many, other = (
+    alone, many, renamed = (
         reader(crowd(keys)).audit(token_ids=ids).evidence
         for keys in (
             {"planner": 1, "critic": 1},
@@ -90,7 +92,7 @@ def test_keys_cost_the_logarithm_of_their_number() -> None:
     )
     assert alone["planner"] < -30
     assert many["planner"] - alone["planner"] == pytest.approx(math.log(16))
-    assert other["planner"] == alone["planner"]
+    assert renamed["planner"] == alone["planner"]
 
 
 # ---------------------------------------------------------------- who wrote what
@@ -186,9 +188,9 @@ def test_agents_of_several_profiles_have_several_keys() -> None:
     second = registry.add_profile(vocab_size=WORDS, scheme=iet.Scheme(family="gumbel", n_gram=3))
     with_keys(registry, {"writer": 5}, profile=second)
     ids = write(crowd({"planner": 3, "critic": 1}), [("planner", 150)], epochs=(2,))
-    own = team([], vocab_size=WORDS, family="gumbel", n_gram=3)
-    with_keys(own, {"writer": 5})
-    ids += write(own, [("writer", 150)], epochs=(4,), seed=2)
+    word_profile = team([], vocab_size=WORDS, family="gumbel", n_gram=3)
+    with_keys(word_profile, {"writer": 5})
+    ids += write(word_profile, [("writer", 150)], epochs=(4,), seed=2)
     profiles = [registry.profile_of(name).id for name in ("planner", "writer")]
     shares = [
         reader.shares * plan.share_of(reader)

@@ -37,9 +37,9 @@ def test_a_checked_piece_says_in_which_session_it_was_marked(scheme: dict[str, A
     turns = [("run-3", "planner"), ("run-9", "critic"), (None, "writer"), ("run-3", "writer"), (None, None)]
     pieces = [spell(joined(registry, *[(None, None, 1)] * d, (*turn, 150))) for d, turn in enumerate(turns)]
     claims = ["planner", "planner", "writer", None, "critic"]
-    found = iet.Auditor(registry, sessions=RUNS).check([*pieces, "w1 w2"], [*claims, "critic"])
-    assert found.sessions == 40
-    assert [(piece.verdict, piece.agent, piece.session) for piece in found.pieces] == [
+    report = iet.Auditor(registry, sessions=RUNS).check([*pieces, "w1 w2"], [*claims, "critic"])
+    assert report.sessions == 40
+    assert [(piece.verdict, piece.agent, piece.session) for piece in report.pieces] == [
         ("confirmed", "planner", "run-3"),
         ("contradicted", "critic", "run-9"),
         ("confirmed", "writer", None),
@@ -47,14 +47,14 @@ def test_a_checked_piece_says_in_which_session_it_was_marked(scheme: dict[str, A
         ("open", None, None),
         ("open", None, None),
     ]
-    assert found.pieces[0].note == "in session run-3"
-    assert [event.get("iet.session") for event in found.events()][:3] == ["run-3", "run-9", None]
+    assert report.pieces[0].note == "in session run-3"
+    assert [event.get("iet.session") for event in report.events()][:3] == ["run-3", "run-9", None]
     plain = iet.Auditor(registry).check(pieces, claims)
     assert plain.sessions is None
     assert "sessions" not in plain.to_dict()
     assert [piece.agent for piece in plain.pieces] == [None, None, "writer", None, None]
-    some = iet.Auditor(registry, sessions=RUNS[:3]).check(pieces, claims)
-    assert {piece.session for piece in some.pieces} == {None}
+    partial = iet.Auditor(registry, sessions=RUNS[:3]).check(pieces, claims)
+    assert {piece.session for piece in partial.pieces} == {None}
 
 
 def test_a_session_is_named_only_where_it_is_sure() -> None:
@@ -71,10 +71,10 @@ def test_a_session_is_named_only_where_it_is_sure() -> None:
 
 def joined(registry: Registry, *turns: tuple[str | None, str | None, int]) -> list[int]:
     """Text of turns (session, agent, tokens), as ids."""
-    found = list[int]()
+    ids = list[int]()
     for seed, (session, agent, tokens) in enumerate(turns):
-        found += write(registry if session is None else registry.session(session), [(agent, tokens)], seed)
-    return found
+        ids += write(registry if session is None else registry.session(session), [(agent, tokens)], seed)
+    return ids
 
 
 @pytest.fixture(scope="module")
@@ -92,14 +92,14 @@ def test_a_report_says_which_session_wrote_what(registry: Registry, text: list[i
     report = iet.Auditor(registry, decoder, sessions=RUNS).audit(token_ids=text)
     assert report.sessions is not None
     assert report.sessions.read == 40
-    found = {(each.agent, each.session) for each in report.sessions.found}
-    assert found == {("planner", "run-3"), ("critic", "run-9"), ("writer", None)}
-    p = [each.log_p for each in report.sessions.found]
+    sessions = {(match.agent, match.session) for match in report.sessions.found}
+    assert sessions == {("planner", "run-3"), ("critic", "run-9"), ("writer", None)}
+    p = [match.log_p for match in report.sessions.found]
     assert p == sorted(p)
     assert p[-1] < math.log(report.level)
     named = {(s.agent, s.session) for s in report.segments if s.agent is not None}
-    assert named == found if decoder == "posterior" else named <= found
-    assert report.found == tuple(each.agent for each in report.sessions.found)
+    assert named == sessions if decoder == "posterior" else named <= sessions
+    assert report.found == tuple(match.agent for match in report.sessions.found)
     jsonschema.validate(json.loads(report.to_json()), SCHEMA)
     assert "planner in run-3 (p " in str(report)
     assert "writer in none of them" in str(report)
@@ -116,7 +116,7 @@ def test_every_family_with_variants_and_epochs(scheme: dict[str, Any]) -> None:
     registry.rotate("planner", secret=teams.secret("later"))
     report = iet.Auditor(registry, sessions=RUNS).audit(token_ids=ids)
     assert report.sessions is not None
-    assert {(each.agent, each.session) for each in report.sessions.found} == {
+    assert {(match.agent, match.session) for match in report.sessions.found} == {
         ("planner", "run-3"),
         ("planner", None),
     }
@@ -139,8 +139,8 @@ def test_few_keys_are_read_together_and_many_one_by_one(registry: Registry, text
     for runs in (["run-3", "run-9"], RUNS):
         auditor = iet.Auditor(registry, sessions=runs)
         assert auditor.plan.many_at_once == (len(runs) == 2)
-        for each, report in zip(texts, auditor.audit_many(texts), strict=True):
-            assert report.to_dict() == auditor.audit(each).to_dict()
+        for match, report in zip(texts, auditor.audit_many(texts), strict=True):
+            assert report.to_dict() == auditor.audit(match).to_dict()
 
 
 def test_of_unmarked_texts_few_have_a_session() -> None:
@@ -158,9 +158,9 @@ def test_of_unmarked_texts_few_have_a_session() -> None:
 def test_p_values_are_corrected_for_all_keys_of_all_agents() -> None:
     owners, sessions = np.array([0, 0, 0, 0, 1, 1]), np.array([-1, 0, 0, 1, -1, 0])
     p = np.array([[0.5, 0.01, 0.001, 0.3, 1e-9, 1.0]])
-    found = np.exp(session_log_p(np.log(p), owners, sessions, 2))
+    actual = np.exp(session_log_p(np.log(p), owners, sessions, 2))
     expected = [1.0, 2 * (1 - 0.999**4), 1.0, 1.0, 4e-9, 1.0]
-    assert found[0] == pytest.approx(expected, rel=1e-6)
+    assert actual[0] == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_best_of_many_keys_is_that_of_all_at_once(
@@ -176,23 +176,25 @@ def test_the_best_of_many_keys_is_that_of_all_at_once(
 
 def test_known_agents_and_several_profiles(text: list[int]) -> None:
     registry = teams.team()
-    other = registry.add_profile(tokenizer=teams.WORD_TOKENIZER, scheme=iet.Scheme(n_gram=3, kappa=2.0))
-    registry.add("tester", profile=other, secret=teams.secret("tester"))
+    word_profile = registry.add_profile(
+        tokenizer=teams.WORD_TOKENIZER, scheme=iet.Scheme(n_gram=3, kappa=2.0)
+    )
+    registry.add("tester", profile=word_profile, secret=teams.secret("tester"))
     auditor = iet.Auditor(registry, sessions=RUNS)
     report = auditor.audit(spell(text))
     assert report.sessions is not None
-    assert {each.session for each in report.sessions.found} == {"run-3", "run-9", None}
-    known = iet.Auditor(registry, known_agents=["critic"], sessions=RUNS).audit(spell(text))
-    assert known.sessions is not None
-    assert [(each.agent, each.session) for each in known.sessions.found] == [("critic", "run-9")]
+    assert {match.session for match in report.sessions.found} == {"run-3", "run-9", None}
+    restricted = iet.Auditor(registry, known_agents=["critic"], sessions=RUNS).audit(spell(text))
+    assert restricted.sessions is not None
+    assert [(match.agent, match.session) for match in restricted.sessions.found] == [("critic", "run-9")]
 
 
 def test_configuration_and_pickles_hold_the_sessions(registry: Registry, tmp_path: pathlib.Path) -> None:
     saved = teams.team(path=tmp_path / "team.json")
     auditor = iet.Auditor(saved, sessions=RUNS)
-    again = pickle.loads(pickle.dumps(auditor))
-    assert again.plan.sessions == tuple(RUNS)
-    assert again.configuration == auditor.configuration
+    restored = pickle.loads(pickle.dumps(auditor))
+    assert restored.plan.sessions == tuple(RUNS)
+    assert restored.configuration == auditor.configuration
     assert auditor.configuration != iet.Auditor(saved, sessions=RUNS[:-1]).configuration
     assert "sessions" not in iet.Auditor(saved).configuration
 

@@ -20,9 +20,9 @@ def marked(ids: list[int], tokens: int, column: int) -> list[int]:
     draw = np.random.default_rng(column)
     keys = ENGINE.subset(np.array([column]))
     for _ in range(tokens):
-        some = draw.integers(1, WORDS, 40)
-        scores = [iet.score_tokens([*ids[-4:], int(id)], keys)[-1, 0] for id in some]
-        ids = [*ids, int(some[np.argmax(scores)])]
+        context = draw.integers(1, WORDS, 40)
+        scores = [iet.score_tokens([*ids[-4:], int(id)], keys)[-1, 0] for id in context]
+        ids = [*ids, int(context[np.argmax(scores)])]
     return ids
 
 
@@ -53,8 +53,8 @@ def test_agents_of_both_are_told_apart() -> None:
 def test_alone_each_reads_its_own_agents() -> None:
     assert set(iet.Auditor(REGISTRY).audit(spell(IDS)).found) == {"planner", "critic"}
     assert set(iet.Auditor(ENGINE).audit(spell(IDS)).found) == {"searcher", "coder"}
-    some = iet.Auditor([REGISTRY, ENGINE], known_agents=["planner", "critic"])
-    assert some.agents == REGISTRY.names()
+    restricted = iet.Auditor([REGISTRY, ENGINE], known_agents=["planner", "critic"])
+    assert restricted.agents == REGISTRY.names()
 
 
 def test_ids_are_read_as_the_text_that_they_spell() -> None:

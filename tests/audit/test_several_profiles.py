@@ -99,8 +99,8 @@ class Talk(NamedTuple):
         right = sum(
             max(0, min(end, high) - max(start, low))
             for start, end, agent in self.turns
-            for low, high, found in report.char_agents
-            if agent == found
+            for low, high, named in report.char_agents
+            if agent == named
         )
         return right / len(self.text)
 
@@ -167,7 +167,7 @@ def test_two_families_are_read_as_well_as_one() -> None:
     for name, registry in (("one", single), ("two", TEAM)):
         auditor = iet.Auditor(registry, allow_unattributed=False)
         talks = [talk(registry, turns, seed) for seed in range(3)]
-        accuracy[name] = np.mean([one.accuracy(auditor.audit(one.text)) for one in talks])
+        accuracy[name] = np.mean([example.accuracy(auditor.audit(example.text)) for example in talks])
     assert accuracy["one"] > 0.9
     assert accuracy["two"] > accuracy["one"] - 0.05
 
@@ -263,15 +263,15 @@ def test_a_profile_without_agents_is_not_read() -> None:
 
 
 def test_known_agents_of_one_profile_leave_the_others_out() -> None:
-    alone, whole = iet.Auditor(TEAM, known_agents=["critic"]), iet.Auditor(TEAM, known_agents=list(TEAM))
+    alone, all_known = iet.Auditor(TEAM, known_agents=["critic"]), iet.Auditor(TEAM, known_agents=list(TEAM))
     assert alone.audit(TALK.text).agents == TEAM.names(TEAM.profile_of("critic").id)
-    found, same = whole.audit(TALK.text).to_dict(), iet.Auditor(TEAM).audit(TALK.text).to_dict()
-    assert found.pop("decoder")["options"] == {"known_agents": list(TEAM)}
+    data, same = all_known.audit(TALK.text).to_dict(), iet.Auditor(TEAM).audit(TALK.text).to_dict()
+    assert data.pop("decoder")["options"] == {"known_agents": list(TEAM)}
     del same["decoder"]
-    assert found == same
-    other = next(id for id in TEAM.profiles if id != TEAM.profile_of("critic").id)
-    with pytest.raises(InputError, match=rf"known_agents: .*, expected some of profile {other}"):
-        iet.Auditor(TEAM, known_agents=["critic"], profile=other)
+    assert data == same
+    other_profile = next(id for id in TEAM.profiles if id != TEAM.profile_of("critic").id)
+    with pytest.raises(InputError, match=rf"known_agents: .*, expected some of profile {other_profile}"):
+        iet.Auditor(TEAM, known_agents=["critic"], profile=other_profile)
 
 
 @pytest.mark.parametrize("options", [{"min_segment": 1}, {"mean_segment": 1}], ids=repr)
@@ -292,14 +292,16 @@ def test_copies_find_their_tokenizers(tmp_path: pathlib.Path) -> None:
     registry = families(path=tmp_path / "team.json")
     with pytest.raises(TokenizerMismatch, match="does not say where it is; pass it"):
         iet.Auditor(Registry.load(tmp_path / "team.json")).audit(TALK.text)
-    other = list(registry.profiles)[1]
+    other_profile = list(registry.profiles)[1]
     auditor = iet.Auditor(
-        Registry.load(tmp_path / "team.json"), tokenizer={other: str(tmp_path / "other.json")}
+        Registry.load(tmp_path / "team.json"), tokenizer={other_profile: str(tmp_path / "other.json")}
     )
     copied = pickle.loads(pickle.dumps(auditor))
     assert copied.audit(TALK.text).to_json() == auditor.audit(TALK.text).to_json()
-    one = iet.Auditor(registry, profile=other, tokenizer={other: str(tmp_path / "other.json")})
-    assert one.audit(TALK.text).agents == ("writer", "lawyer")
+    with_file = iet.Auditor(
+        registry, profile=other_profile, tokenizer={other_profile: str(tmp_path / "other.json")}
+    )
+    assert with_file.audit(TALK.text).agents == ("writer", "lawyer")
 
 
 def test_what_several_profiles_cannot_be_asked_is_refused() -> None:
@@ -336,10 +338,10 @@ FRENCH = (
 )
 
 
-def lost(before: str, after: str, tokenizer: Tokenizer) -> int:
+def lost(original: str, after: str, tokenizer: Tokenizer) -> int:
     """How many (context, token) pairs of a text, n = 2, are not read any more where it was changed."""
     old, new = (
-        list(itertools.pairwise(tokenizer.encode(text).token_ids.tolist())) for text in (before, after)
+        list(itertools.pairwise(tokenizer.encode(text).token_ids.tolist())) for text in (original, after)
     )
     blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
     return len(old) - sum(block.size for block in blocks)
@@ -373,20 +375,20 @@ def test_normalising_costs_the_tokens_around_what_it_exchanged(form: str) -> Non
 def test_joining_and_trimming_cost_a_few_tokens_a_seam() -> None:
     registry = families(names=dict.fromkeys(NAMES, "demo"))
     turns = [(name, 150) for name in ("planner", "writer", "critic", "lawyer") * 2]
-    whole = talk(registry, turns)
-    parts = [whole.text[start:end].strip() for start, end, _ in whole.turns]
+    conversation = talk(registry, turns)
+    parts = [conversation.text[start:end].strip() for start, end, _ in conversation.turns]
     tokenizer = babbler("demo").tokenizer
     changes = {
         "\n\n".join(parts): 3 * (len(parts) - 1),  # a word without its space may be more tokens
         "".join(parts): 4 * (len(parts) - 1),  # two words may become one
-        whole.text[7:-7]: 2 * (7 + 2),
-        "\ufeff  " + whole.text + "\n\n": 2,
-        whole.text.replace("\n", "\r\n"): 2 * whole.text.count("\n"),
-        "\u200b".join(whole.text): 0,
+        conversation.text[7:-7]: 2 * (7 + 2),
+        "\ufeff  " + conversation.text + "\n\n": 2,
+        conversation.text.replace("\n", "\r\n"): 2 * conversation.text.count("\n"),
+        "\u200b".join(conversation.text): 0,
     }
     auditor = iet.Auditor(registry, allow_unattributed=False)
-    before = whole.accuracy(auditor.audit(whole.text))
-    for changed, most in changes.items():
-        assert lost(whole.text, changed, tokenizer) <= most
-    apart = joined("\n\n", parts, [agent for agent, _ in turns])
-    assert apart.accuracy(auditor.audit(apart.text)) > before - 0.03
+    accuracy = conversation.accuracy(auditor.audit(conversation.text))
+    for changed, limit in changes.items():
+        assert lost(conversation.text, changed, tokenizer) <= limit
+    separated = joined("\n\n", parts, [agent for agent, _ in turns])
+    assert separated.accuracy(auditor.audit(separated.text)) > accuracy - 0.03

@@ -87,14 +87,14 @@ def test_what_is_left_out_is_a_segment_of_its_own_kind(decoder: str) -> None:
 
 def test_spans_and_skip_are_two_ways_to_say_it() -> None:
     auditor = reader()
-    rest = [TURNS[1], (TURNS[3][0], TURNS[4][1])]
+    complement = [TURNS[1], (TURNS[3][0], TURNS[4][1])]
     texts = [
         auditor.audit(DIALOGUE, **parts).to_json()
         for parts in (
             {"skip": HUMAN},
             {"skip": [*HUMAN[::-1], (3, 9)]},
-            {"spans": rest},
-            {"spans": [*rest[::-1], TURNS[3]]},
+            {"spans": complement},
+            {"spans": [*complement[::-1], TURNS[3]]},
             {"spans": [(0, len(DIALOGUE))], "skip": np.array(HUMAN)},
             {"spans": [TURNS[1], TURNS[2], TURNS[3], TURNS[4]], "skip": [TURNS[2]]},
         )
@@ -136,8 +136,8 @@ def test_contexts_are_the_ids_that_stand_there() -> None:
 def test_a_token_that_a_cut_goes_through_is_not_scored() -> None:
     words = TEXT.split(" ")
     start = len(" ".join(words[:100]) + " ")  # the first character of word 100
-    whole, inside = (reader().audit(TEXT, skip=[(0, at)]) for at in (start, start + 1))
-    assert (whole.left_out, whole.scored) == (100, len(words) - 100)
+    at_start, inside = (reader().audit(TEXT, skip=[(0, at)]) for at in (start, start + 1))
+    assert (at_start.left_out, at_start.scored) == (100, len(words) - 100)
     assert (inside.left_out, inside.scored) == (101, len(words) - 101)
     assert left_out(inside) == [(0, start + 1)]
     assert_covers(inside, TEXT)
@@ -176,9 +176,9 @@ def test_a_boundary_at_a_cut_is_certain() -> None:
     report = reader().audit(DIALOGUE, skip=HUMAN)
     segments = report.segments
     assert [s.left_out for s in segments] == [True, False, True, False, False]
-    for before, after in itertools.pairwise(segments[:4]):
-        for inner in (before.end_interval, after.start_interval):
-            assert inner in (None, (before.end, before.end))
+    for left_segment, after in itertools.pairwise(segments[:4]):
+        for inner in (left_segment.end_interval, after.start_interval):
+            assert inner in (None, (left_segment.end, left_segment.end))
     assert segments[3].end_interval == segments[4].start_interval
     low, high = segments[4].start_interval or (0, 0)
     assert low <= segments[4].start <= high
@@ -199,17 +199,17 @@ def test_a_pair_that_only_stands_in_a_left_out_part_is_no_repeat() -> None:
 @given(st.data())
 def test_what_is_read_is_what_no_cut_touches(data: st.DataObject) -> None:
     length = data.draw(st.integers(0, 30))
-    place = st.integers(0, length)
-    pairs = st.lists(st.tuples(place, place).map(lambda pair: tuple(sorted(pair))), max_size=4)
+    position = st.integers(0, length)
+    pairs = st.lists(st.tuples(position, position).map(lambda pair: tuple(sorted(pair))), max_size=4)
     spans = data.draw(st.none() | pairs)
-    skip, boundaries = data.draw(pairs), data.draw(st.none() | st.lists(place, max_size=4))
+    skip, boundaries = data.draw(pairs), data.draw(st.none() | st.lists(position, max_size=4))
     parts = Parts.of(length, spans, skip, boundaries)
     gone = [
         (spans is not None and not any(a <= i < b for a, b in spans)) or any(a <= i < b for a, b in skip)
         for i in range(length)
     ]
     assert [any(a <= i < b for a, b in parts.left_out.tolist()) for i in range(length)] == gone
-    tokens = np.array(list(itertools.pairwise(sorted({0, length, *data.draw(st.lists(place))}))))
+    tokens = np.array(list(itertools.pairwise(sorted({0, length, *data.draw(st.lists(position))}))))
     tokens = tokens.reshape(-1, 2)
     assert parts.read(tokens).tolist() == [not any(gone[a:b]) for a, b in tokens]
     assert parts.whole(tokens).tolist() == [
@@ -226,10 +226,10 @@ def test_what_is_read_is_what_no_cut_touches(data: st.DataObject) -> None:
 @settings(max_examples=30, deadline=None)
 @given(text=st.text(LETTERS, max_size=60), data=st.data())
 def test_any_text_is_covered(text: str, data: st.DataObject) -> None:
-    place = st.integers(0, len(text))
-    pairs = st.lists(st.tuples(place, place).map(lambda pair: tuple(sorted(pair))), max_size=3)
+    position = st.integers(0, len(text))
+    pairs = st.lists(st.tuples(position, position).map(lambda pair: tuple(sorted(pair))), max_size=3)
     auditor = reader(bytes_team(), tokenizer=byte_tokenizer())
-    parts = {"skip": data.draw(pairs), "boundaries": data.draw(st.none() | st.lists(place, max_size=3))}
+    parts = {"skip": data.draw(pairs), "boundaries": data.draw(st.none() | st.lists(position, max_size=3))}
     try:
         report = auditor.audit(text, **parts)
     except InputError as error:
@@ -255,15 +255,15 @@ def test_reports_with_left_out_parts_are_written_and_shown() -> None:
     assert f"({report.scored} scored, {report.repeated} repeats, 211 left out)" in str(report)
     rows = [line.split() for line in str(report).splitlines() if "left out" in line and "scored" not in line]
     assert [row[3:] for row in rows] == [["left", "out"]] * 2
-    shown = marked_text(report)
-    assert [line.split("]")[0] for line in shown.splitlines()] == [
+    output = marked_text(report)
+    assert [line.split("]")[0] for line in output.splitlines()] == [
         "[left out",
         "[planner",
         "[left out",
         "[critic",
         "[writer",
     ]
-    assert "".join(line.partition("] ")[2] for line in shown.splitlines()) == DIALOGUE
+    assert "".join(line.partition("] ")[2] for line in output.splitlines()) == DIALOGUE
 
 
 # Boundaries that are known
@@ -418,13 +418,13 @@ def talk() -> tuple[Registry, Any]:
 def test_human_text_among_the_agents_is_found_unattributed(talk: tuple[Registry, Any]) -> None:
     registry, conversation = talk
     report = iet.Auditor(registry).audit(conversation.text)
-    found = {agent: [0, 0] for agent in (None, *report.agents)}
+    shares = {agent: [0, 0] for agent in (None, *report.agents)}
     for start, end, agent in conversation.spans:
-        for low, high, who in report.char_agents:
+        for low, high, named in report.char_agents:
             overlap = max(0, min(end, high) - max(start, low))
-            found[agent][0] += overlap
-            found[agent][1] += overlap * (who == agent)
-    right, total = found[None][1], found[None][0]
+            shares[agent][0] += overlap
+            shares[agent][1] += overlap * (named == agent)
+    right, total = shares[None][1], shares[None][0]
     assert right / total > 0.85
     skipped = iet.Auditor(registry).audit(
         conversation.text, skip=[(s.start, s.end) for s in conversation.spans if s.agent is None]

@@ -127,8 +127,8 @@ def test_depth_of_plain_lists_and_objects() -> None:
 def test_lines_of_json_end_at_line_feeds_alone() -> None:
     texts = ["a\u2028b\x85c", "e"]
     lines = [json.dumps({"role": "assistant", "content": text}, ensure_ascii=False) for text in texts]
-    found = read(parse("\r\n".join(lines).encode()))
-    assert [piece.text for piece in found.pieces] == texts
+    messages = read(parse("\r\n".join(lines).encode()))
+    assert [piece.text for piece in messages.pieces] == texts
 
 
 @pytest.mark.parametrize(

@@ -45,20 +45,20 @@ def with_texts(document: Any, texts: dict[str, str]) -> Any:
     return json.loads(written)
 
 
-def pairs(found: ClaimReport) -> Iterator[tuple[str | None, str]]:
-    return ((piece.claim, piece.verdict) for piece in found.pieces if piece.reason is None)
+def pairs(report: ClaimReport) -> Iterator[tuple[str | None, str]]:
+    return ((piece.claim, piece.verdict) for piece in report.pieces if piece.reason is None)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_with_marked_text(form: Any, auditor: iet.Auditor, texts: dict[str, str]) -> None:
     """True claims are confirmed, false ones contradicted, and what is under no name is named."""
     true = {"First this.": texts["planner"], "No, that.": texts["critic"], "Done.": texts["writer"]}
-    found = checked(auditor, with_texts(form(), true))
-    assert list(pairs(found)) == [("planner", "confirmed"), ("critic", "confirmed"), (None, "named")]
-    assert found.pieces[-1].agent == "writer"
+    report = checked(auditor, with_texts(form(), true))
+    assert list(pairs(report)) == [("planner", "confirmed"), ("critic", "confirmed"), (None, "named")]
+    assert report.pieces[-1].agent == "writer"
     false = {"First this.": texts["critic"], "No, that.": texts["writer"], "Done.": "w1 w2"}
-    found = checked(auditor, with_texts(form(), false))
-    assert list(pairs(found)) == [("planner", "contradicted"), ("critic", "contradicted"), (None, "open")]
+    report = checked(auditor, with_texts(form(), false))
+    assert list(pairs(report)) == [("planner", "contradicted"), ("critic", "contradicted"), (None, "open")]
 
 
 def test_an_unknown_name_is_mapped_by_the_option_that_it_names(
@@ -77,8 +77,8 @@ def test_an_unknown_name_is_mapped_by_the_option_that_it_names(
 def test_a_role_is_mapped_as_a_name_is(auditor: iet.Auditor, texts: dict[str, str]) -> None:
     log = [{"role": "Orchestrator (thought)", "content": texts["planner"]}]
     assert checked(auditor, log).pieces[0].verdict == "skipped"
-    found = checked(auditor, log, **{"Orchestrator (thought)": "planner"})
-    assert [(piece.claim, piece.verdict) for piece in found.pieces] == [("planner", "confirmed")]
+    report = checked(auditor, log, **{"Orchestrator (thought)": "planner"})
+    assert [(piece.claim, piece.verdict) for piece in report.pieces] == [("planner", "confirmed")]
 
 
 def test_what_an_agent_repeats_of_a_tools_output_is_no_evidence(
@@ -95,36 +95,36 @@ def test_an_event_of_an_unknown_type_is_skipped_and_said_to_be(
     auditor: iet.Auditor, texts: dict[str, str]
 ) -> None:
     log = [event("RecallEvent", texts["critic"]), event("StructuredMessage[Plan]", texts["planner"])]
-    found = checked(auditor, log)
-    assert [piece.verdict for piece in found.pieces] == ["skipped", "confirmed"]
-    assert found.counts == "judged: 1; skipped: 1 (event of type 'RecallEvent' 1); unreadable: 0"
+    report = checked(auditor, log)
+    assert [piece.verdict for piece in report.pieces] == ["skipped", "confirmed"]
+    assert report.counts == "judged: 1; skipped: 1 (event of type 'RecallEvent' 1); unreadable: 0"
 
 
 def test_every_message_is_counted(auditor: iet.Auditor, texts: dict[str, str]) -> None:
-    said = {"role": "assistant", "name": "planner", "content": texts["planner"]}
-    others: list[Any] = [
+    message = {"role": "assistant", "name": "planner", "content": texts["planner"]}
+    other_messages: list[Any] = [
         {"role": "user", "content": "w1"},
         {"role": "user", "name": "ann", "content": "w2"},
         {"role": "assistant", "content": None, "tool_calls": []},
         7,
     ]
-    found = checked(auditor, [said, said, *others])
-    assert found.counts == (
+    report = checked(auditor, [message, message, *other_messages])
+    assert report.counts == (
         "judged: 1;"
         " skipped: 3 (user message 1, user message under the name 'ann' 1, repeats another message 1);"
         " unreadable: 2 (no text 1, no message: type 'int' 1)"
     )
-    for form in (found.text(), found.to_html()):
+    for form in (report.text(), report.to_html()):
         assert "unreadable: 2" in form
     many = [{"role": f"role {i}", "content": f"w{i}"} for i in range(20)]
     assert checked(auditor, many).counts.endswith("other reasons 12); unreadable: 0")
 
 
 def test_lines_of_an_unknown_kind_stop_no_others(auditor: iet.Auditor, texts: dict[str, str]) -> None:
-    said = {"role": "assistant", "name": "planner", "content": texts["planner"]}
-    found = checked(auditor, [{"messages": [said]}, {"resourceMetrics": []}])
-    assert list(pairs(found)) == [("planner", "confirmed")]
-    assert found.unreadable == {"line of an unknown kind": 1}
+    message = {"role": "assistant", "name": "planner", "content": texts["planner"]}
+    report = checked(auditor, [{"messages": [message]}, {"resourceMetrics": []}])
+    assert list(pairs(report)) == [("planner", "confirmed")]
+    assert report.unreadable == {"line of an unknown kind": 1}
 
 
 def test_many_unknown_names_take_no_long_time(auditor: iet.Auditor) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from iet.marks.registry import Registry
 from tests.support import teams
-from tests.support.commands import Said, run
+from tests.support.commands import RunIet, run
 from tests.support.texts import spell, write
 
 WORDS = 400
@@ -44,7 +44,7 @@ def unmarked(team: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Said:
+def run_iet(capsys: pytest.CaptureFixture[str]) -> RunIet:
     """Runs a command, given after the exit code that it must have.
 
     Returns what it wrote to stdout, or of a refusal (2 or 3) what it said on stderr.

@@ -15,15 +15,15 @@ pytestmark = pytest.mark.usefixtures("no_documents")
 @pytest.fixture
 def folder(tmp_path: pathlib.Path, text: pathlib.Path) -> pathlib.Path:
     """Five texts of which one is in UTF-16, a PDF named .txt, a hidden one, and six of other kinds."""
-    found, data = tmp_path / "papers", text.read_bytes()
-    found.mkdir()
+    papers, data = tmp_path / "papers", text.read_bytes()
+    papers.mkdir()
     for name in ("a.txt", "b.md", "c.MARKDOWN", "page.html", "d.docx", "e.pdf", "f.csv", "g.json", "README"):
-        (found / name).write_bytes(data)
-    (found / "h.txt").write_bytes(data.decode().encode("utf-16"))
-    (found / "i.txt").write_bytes(b"%PDF-1.4 text only")
-    (found / "j.txt").write_bytes("it’s".encode("cp1252"))
-    (found / ".hidden").write_bytes(data)
-    return found
+        (papers / name).write_bytes(data)
+    (papers / "h.txt").write_bytes(data.decode().encode("utf-16"))
+    (papers / "i.txt").write_bytes(b"%PDF-1.4 text only")
+    (papers / "j.txt").write_bytes("it’s".encode("cp1252"))
+    (papers / ".hidden").write_bytes(data)
+    return papers
 
 
 def test_what_is_not_read_is_said(
@@ -32,16 +32,16 @@ def test_what_is_not_read_is_said(
     out = tmp_path / "out"
     command = ["audit", folder, "-r", team, "-o", out]
     assert run(*command, "--strict") == 3
-    told = (
+    message = (
         "7 files not read: without a suffix 1, .csv 1, .docx 1, .html 1, .json 1, .pdf 1, hidden 1; convert"
     )
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not out.exists()
     assert run(*command) == 0
-    shown = capsys.readouterr()
-    assert told in shown.err
-    assert "7 files not read" in shown.out
-    assert "pandoc" in shown.err
+    output = capsys.readouterr()
+    assert message in output.err
+    assert "7 files not read" in output.out
+    assert "pandoc" in output.err
     kinds = {"": 1, ".csv": 1, ".docx": 1, ".html": 1, ".json": 1, ".pdf": 1, "hidden": 1}
     assert json.loads((out / "run.json").read_text())["not_read"] == kinds
     summary = json.loads((out / "shard-1-of-1.json").read_text())
@@ -60,21 +60,21 @@ def test_hidden_files_are_not_read_and_count(
     team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also those in hidden folders, but not those of the run itself, which goes on under --strict."""
-    found = tmp_path / "in"
-    (found / ".config" / "deep").mkdir(parents=True)
+    inputs = tmp_path / "in"
+    (inputs / ".config" / "deep").mkdir(parents=True)
     for name in ("a.txt", "_d.txt", ".b.txt", ".config/c.txt", ".config/deep/e.bin"):
-        (found / name).write_bytes(text.read_bytes())
-    (found / ".link").symlink_to(tmp_path)
-    command = ["audit", found, "-r", team]
+        (inputs / name).write_bytes(text.read_bytes())
+    (inputs / ".link").symlink_to(tmp_path)
+    command = ["audit", inputs, "-r", team]
     assert run(*command, "-o", tmp_path / "out", "--strict") == 3
     assert capsys.readouterr().err == "iet: 4 files not read: hidden 4\n"
     assert run(*command, "-o", tmp_path / "out", "--json") == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["documents"], summary["not_read"]) == (2, {"hidden": 4})
     for name in (".b.txt", ".config/c.txt", ".config/deep/e.bin", ".link"):
-        (found / name).unlink()
+        (inputs / name).unlink()
     for more in ([], ["--resume"]):
-        assert run(*command, "-o", found / ".config" / "out", "--strict", *more) == 0
+        assert run(*command, "-o", inputs / ".config" / "out", "--strict", *more) == 0
 
 
 def test_an_encoding_is_that_of_all_texts(
@@ -94,5 +94,5 @@ def test_a_folder_without_any_text_says_what_lies_there(
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.pdf").write_bytes(b"%PDF-")
     assert run("audit", tmp_path / "in", "-r", team, "-o", tmp_path / "out") == 3
-    assert "expected some" in (told := capsys.readouterr().err)
-    assert "1 file not read: .pdf 1" in told
+    assert "expected some" in (message := capsys.readouterr().err)
+    assert "1 file not read: .pdf 1" in message

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import Said, run
+from tests.support.commands import RunIet, run
 
 
 @pytest.fixture
@@ -27,31 +27,33 @@ def trace(text: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def test_check(said: Said, team: pathlib.Path, trace: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    found = said(0, "check", trace, "-r", team, "--agent", "Critic=critic")
-    assert found.startswith("4 pieces: 1 confirmed, 1 contradicted, 1 open, 1 skipped\njudged: 3; skipped: 1")
-    unknown = said(0, "check", trace, "-r", team)
+def test_check(run_iet: RunIet, team: pathlib.Path, trace: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    output = run_iet(0, "check", trace, "-r", team, "--agent", "Critic=critic")
+    assert output.startswith(
+        "4 pieces: 1 confirmed, 1 contradicted, 1 open, 1 skipped\njudged: 3; skipped: 1"
+    )
+    unknown = run_iet(0, "check", trace, "-r", team)
     assert "unknown name" in unknown
     assert "--agent Critic=critic" in unknown
     files = [tmp_path / f"out.{form}" for form in ("json", "html", "csv")]
     outputs = [argument for path in files for argument in ("-o", path)]
-    data = json.loads(said(0, "check", trace, "-r", team, "--agent", "Critic=critic", "--json", *outputs))
+    data = json.loads(run_iet(0, "check", trace, "-r", team, "--agent", "Critic=critic", "--json", *outputs))
     assert [piece["verdict"] for piece in data["pieces"]] == ["skipped", "confirmed", "contradicted", "open"]
     assert json.loads(files[0].read_text()) == data
     assert "contradicted" in files[1].read_text()
     assert [row["agent"] for row in csv.DictReader(files[2].open(newline=""))] == ["", "critic", "critic", ""]
 
 
-def test_exit_codes(said: Said, team: pathlib.Path, trace: pathlib.Path) -> None:
-    said(1, "check", trace, "-r", team, "--fail-on", "contradicted")
-    said(1, "check", trace, "-r", team, "--fail-on", "open")
-    said(1, "check", trace, "-r", team, "--fail-on", "unknown-name")
+def test_exit_codes(run_iet: RunIet, team: pathlib.Path, trace: pathlib.Path) -> None:
+    run_iet(1, "check", trace, "-r", team, "--fail-on", "contradicted")
+    run_iet(1, "check", trace, "-r", team, "--fail-on", "open")
+    run_iet(1, "check", trace, "-r", team, "--fail-on", "unknown-name")
     mapped = "check", trace, "-r", team, "--agent", "Critic=critic"
-    said(0, *mapped, "--fail-on", "unknown-name")
-    said(1, *mapped, "--fail-on", "unknown-name", "--fail-on", "contradicted")
+    run_iet(0, *mapped, "--fail-on", "unknown-name")
+    run_iet(1, *mapped, "--fail-on", "unknown-name", "--fail-on", "contradicted")
     lines = json.loads(trace.read_text())["messages"][:2]
     trace.write_text("\n".join(json.dumps({"messages": [message]}) for message in lines))
-    said(0, "check", trace, "-r", team, "--agent", "Critic=critic", "--fail-on", "contradicted")
+    run_iet(0, "check", trace, "-r", team, "--agent", "Critic=critic", "--fail-on", "contradicted")
 
 
 @pytest.mark.parametrize(
@@ -77,30 +79,30 @@ def test_exit_codes(said: Said, team: pathlib.Path, trace: pathlib.Path) -> None
     ],
 )
 def test_what_is_refused(
-    said: Said, team: pathlib.Path, tmp_path: pathlib.Path, content: Any, arguments: Any, words: str
+    run_iet: RunIet, team: pathlib.Path, tmp_path: pathlib.Path, content: Any, arguments: Any, words: str
 ) -> None:
     path = tmp_path / "trace.json"
     if content is not None:
         path.write_bytes(content)
-    assert words in said(3, "check", path, "-r", team, *arguments)
+    assert words in run_iet(3, "check", path, "-r", team, *arguments)
 
 
-def test_events_need_no_provider(said: Said, team: pathlib.Path, trace: pathlib.Path) -> None:
+def test_events_need_no_provider(run_iet: RunIet, team: pathlib.Path, trace: pathlib.Path) -> None:
     pytest.importorskip("opentelemetry._logs")
-    assert "1 open" in said(0, "check", trace, "-r", team, "--otel", "--agent", "Critic=critic")
+    assert "1 open" in run_iet(0, "check", trace, "-r", team, "--otel", "--agent", "Critic=critic")
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ('"name": "y", ', "has the name 'x'; there are 'y'"),
         ("", "has the name 'y', 'x'; no message has a name"),
     ],
 )
 def test_a_name_that_no_message_has_is_named_and_stops_nothing(
-    team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], name: str, said: str
+    team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], name: str, message: str
 ) -> None:
     trace = tmp_path / "trace.json"
     trace.write_text(f'[{{"role": "assistant", {name}"content": "w1"}}]')
     assert run("check", trace, "-r", team, "--agent", "y=critic", "--agent", "x=critic") == 0
-    assert f"no message {said}" in capsys.readouterr().err
+    assert f"no message {message}" in capsys.readouterr().err

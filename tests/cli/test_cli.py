@@ -13,7 +13,7 @@ import pytest
 
 import iet
 from iet.cli import doctor
-from tests.support.commands import Said, run, spawn
+from tests.support.commands import RunIet, run, spawn
 from tests.support.conditions import posix
 
 
@@ -49,7 +49,7 @@ def test_a_command_without_a_word_lists_what_there_is(capsys: pytest.CaptureFixt
             assert [line for line in lines if line.split()[:1] == [name] and len(line.split()) > 1], name
 
 
-def test_a_refusal_shows_the_usage_of_its_own_command(said: Said) -> None:
+def test_a_refusal_shows_the_usage_of_its_own_command(run_iet: RunIet) -> None:
     for arguments, command in (
         (["audit", "a.txt", "b.txt"], "audit"),
         (["audit", "a.txt", "--keys", "x"], "audit"),
@@ -61,14 +61,14 @@ def test_a_refusal_shows_the_usage_of_its_own_command(said: Said) -> None:
         (["audit", "a.txt", "-o", "out/", "--reread"], "audit"),
         (["audit", "a.txt", "--forced", "--attributed", "tokens"], "audit"),
     ):
-        refusal = said(2, *arguments)
+        refusal = run_iet(2, *arguments)
         assert refusal.startswith(f"usage: iet {command} ")
         assert f"\niet {command}: error: " in refusal
 
 
-def test_help_and_version_exit_with_zero(capsys: pytest.CaptureFixture[str], said: Said) -> None:
+def test_help_and_version_exit_with_zero(capsys: pytest.CaptureFixture[str], run_iet: RunIet) -> None:
     for arguments in (["--help"], ["audit", "--help"], ["keys", "--help"], ["keys", "add", "--help"]):
-        assert "usage: iet" in said(0, *arguments)
+        assert "usage: iet" in run_iet(0, *arguments)
     assert run("--version") == 0
     assert capsys.readouterr().out == f"iet {iet.__version__}\n"
 
@@ -105,15 +105,15 @@ def test_an_output_without_unicode_is_no_failure(team: pathlib.Path, tmp_path: p
 
 @pytest.mark.parametrize("name", ["self", "cls", "keys", "path", "scheme", "tokenizer", "secret_mount"])
 def test_what_is_no_parameter_of_a_scheme_is_refused(
-    name: str, text: pathlib.Path, tokenizer: pathlib.Path, said: Said
+    name: str, text: pathlib.Path, tokenizer: pathlib.Path, run_iet: RunIet
 ) -> None:
     engine = ["--scheme", "vllm-gumbel", "--keys", "keys.json", "--tokenizer", tokenizer]
-    refusal = said(3, "audit", text, *engine, "--parameter", f"{name}=1")
+    refusal = run_iet(3, "audit", text, *engine, "--parameter", f"{name}=1")
     assert f"--parameter: got '{name}', expected one of --scheme vllm-gumbel" in refusal
 
 
 def test_numbers_that_are_too_long_to_read_are_refused_in_a_line(
-    team: pathlib.Path, text: pathlib.Path, tokenizer: pathlib.Path, tmp_path: pathlib.Path, said: Said
+    team: pathlib.Path, text: pathlib.Path, tokenizer: pathlib.Path, tmp_path: pathlib.Path, run_iet: RunIet
 ) -> None:
     digits = "9" * 5000
     init = ["keys", "init", tmp_path / "new.json", "--vocab-size", "100", "--parameter"]
@@ -128,13 +128,13 @@ def test_numbers_that_are_too_long_to_read_are_refused_in_a_line(
         (3, ["calibrate", "--power", "--seed", "-1"], "seed: got -1, expected an int of at least 0"),
         (3, ["calibrate", "--null", text, "-r", team, "--seed", "-1"], "seed: got -1, expected"),
     ):
-        refusal = said(code, *arguments).splitlines()[-1]
+        refusal = run_iet(code, *arguments).splitlines()[-1]
         assert message in refusal
         assert len(refusal) < 300
     assert not (tmp_path / "new.json").exists()
 
 
-def test_a_refusal_is_that_of_python(team: pathlib.Path, said: Said) -> None:
+def test_a_refusal_is_that_of_python(team: pathlib.Path, run_iet: RunIet) -> None:
     (team.parent / "a.txt").write_text("w1 w2")
     for arguments, refusal in (
         (["--level", "2"], "iet: level: got 2.0, expected a number between 0 and 1"),
@@ -142,16 +142,18 @@ def test_a_refusal_is_that_of_python(team: pathlib.Path, said: Said) -> None:
         (["--known", "nobody"], "iet: known_agents: got 'nobody'"),
         (["--profile", "x"], "iet: profile 'x' is not in the registry"),
     ):
-        assert refusal in said(3, "audit", team.parent / "a.txt", "-r", team, *arguments)
+        assert refusal in run_iet(3, "audit", team.parent / "a.txt", "-r", team, *arguments)
 
 
-def test_commands_that_read_files_of_this_machine_say_so_of_a_uri(team: pathlib.Path, said: Said) -> None:
+def test_commands_that_read_files_of_this_machine_say_so_of_a_uri(
+    team: pathlib.Path, run_iet: RunIet
+) -> None:
     uri = "s3://user:PASSWORD@bucket/a.txt"
     for command in (
         ["check", uri],
         ["index", "add", "a.idx", uri, "--agent", "planner"],
     ):
-        refusal = said(3, *command, "-r", team)
+        refusal = run_iet(3, *command, "-r", team)
         assert "s3://...: got a URI, expected files of this machine; iet audit reads it" in refusal
         assert "PASSWORD" not in refusal
 

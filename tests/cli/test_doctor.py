@@ -9,18 +9,18 @@ import pytest
 import iet
 from iet import kernels
 from iet.cli import doctor
-from tests.support.commands import Said, run
+from tests.support.commands import RunIet, run
 
 
-def test_a_healthy_installation_passes_its_self_test(said: Said) -> None:
-    output = said(0, "doctor")
+def test_a_healthy_installation_passes_its_self_test(run_iet: RunIet) -> None:
+    output = run_iet(0, "doctor")
     assert f"iet {iet.__version__}" in output
     assert "FAILED" not in output
-    found = json.loads(said(0, "doctor", "--json"))
-    assert found["healthy"] is True
-    assert found["backends"]["host"] == kernels.backends().host
-    assert all(good == total > 0 for good, total in found["checks"].values())
-    assert set(found["checks"]) == {"derive", "permute", "score", "embed"}
+    data = json.loads(run_iet(0, "doctor", "--json"))
+    assert data["healthy"] is True
+    assert data["backends"]["host"] == kernels.backends().host
+    assert all(good == total > 0 for good, total in data["checks"].values())
+    assert set(data["checks"]) == {"derive", "permute", "score", "embed"}
 
 
 @pytest.mark.parametrize("altered", ["derive", "permute", "score", "embed"])
@@ -44,7 +44,7 @@ def test_a_wrong_answer_fails_the_self_test(
     assert [line.split(":")[0] for line in lines if line.endswith("FAILED")] == [f"self-test {altered}"]
 
 
-def test_missing_answers_fail_the_self_test(monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+def test_missing_answers_fail_the_self_test(monkeypatch: pytest.MonkeyPatch, run_iet: RunIet) -> None:
     monkeypatch.setattr(doctor, "_vectors", lambda: None)
-    assert "the known answers are not installed  FAILED" in said(1, "doctor")
-    assert json.loads(said(1, "doctor", "--json"))["healthy"] is False
+    assert "the known answers are not installed  FAILED" in run_iet(1, "doctor")
+    assert json.loads(run_iet(1, "doctor", "--json"))["healthy"] is False

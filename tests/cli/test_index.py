@@ -8,33 +8,33 @@ import pathlib
 import pytest
 
 from iet.marks.registry import Registry
-from tests.support.commands import Said, run
+from tests.support.commands import RunIet, run
 from tests.support.texts import spell, write
 
 
 def test_text_is_found_until_it_was_published(
-    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, said: Said
+    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, run_iet: RunIet
 ) -> None:
     index, page = tmp_path / "out.idx", tmp_path / "page.txt"
     page.write_text(spell([9]) + " " + text.read_text())
-    assert "critic wrote" in said(0, "audit", page, "-r", team)
-    shown = said(0, "index", "add", index, text, "--agent", "critic", "-r", team)
-    assert "critic: 1 texts added; 150 pairs are new" in shown
-    assert "1 were there already" in said(0, "index", "add", index, text, "--agent", "critic", "-r", team)
-    assert "No registered agent was found" in said(0, "audit", page, "-r", team, "--published", index)
-    assert "critic wrote" in said(0, "audit", text, "-r", team, "--published", index)
-    found = json.loads(said(0, "audit", page, "-r", team, "--published", index, "--json"))
-    assert found["published"] == 150
-    assert "critic: 1 texts, first to publish 150 pairs" in said(0, "index", "show", index, "-r", team)
+    assert "critic wrote" in run_iet(0, "audit", page, "-r", team)
+    output = run_iet(0, "index", "add", index, text, "--agent", "critic", "-r", team)
+    assert "critic: 1 texts added; 150 pairs are new" in output
+    assert "1 were there already" in run_iet(0, "index", "add", index, text, "--agent", "critic", "-r", team)
+    assert "No registered agent was found" in run_iet(0, "audit", page, "-r", team, "--published", index)
+    assert "critic wrote" in run_iet(0, "audit", text, "-r", team, "--published", index)
+    data = json.loads(run_iet(0, "audit", page, "-r", team, "--published", index, "--json"))
+    assert data["published"] == 150
+    assert "critic: 1 texts, first to publish 150 pairs" in run_iet(0, "index", "show", index, "-r", team)
 
 
-def test_lines_of_json_are_texts_each(team: pathlib.Path, tmp_path: pathlib.Path, said: Said) -> None:
+def test_lines_of_json_are_texts_each(team: pathlib.Path, tmp_path: pathlib.Path, run_iet: RunIet) -> None:
     registry, lines = Registry.load(team), tmp_path / "texts.jsonl"
     texts = [spell(write(registry, [("planner", 40)], i, ids=range(1, 400))) for i in range(5)]
     lines.write_text("".join(json.dumps({"text": text}) + "\n\n" for text in texts))
     index = tmp_path / "out.idx"
     add = ["index", "add", index, lines, "--agent", "planner", "-r", team]
-    assert "planner: 5 texts added; " in said(0, *add)
+    assert "planner: 5 texts added; " in run_iet(0, *add)
     lines.write_text('{"text": "w1 w2"}\n{"words": 3}\n')
     assert run(*add) == 3
 

@@ -12,7 +12,7 @@ import pytest
 import iet
 from iet.marks.commitment import Opening
 from iet.marks.registry import Registry
-from tests.support.commands import Said, run
+from tests.support.commands import RunIet, run
 from tests.support.conditions import posix
 
 
@@ -52,10 +52,10 @@ def test_keys_are_made_listed_rotated_exported_and_imported_privately(
     assert run("audit", __file__, "-r", team) == 0
 
 
-def test_lists_show_no_key(team: pathlib.Path, said: Said) -> None:
+def test_lists_show_no_key(team: pathlib.Path, run_iet: RunIet) -> None:
     assert run("keys", "rotate", "-r", team, "critic") == 0
     registry = Registry.load(team)
-    plain, data = said(0, "keys", "list", "-r", team), said(0, "keys", "list", "-r", team, "--json")
+    plain, data = run_iet(0, "keys", "list", "-r", team), run_iet(0, "keys", "list", "-r", team, "--json")
     assert "critic  epoch 1" in plain
     assert "fourier, κ 3, n 2" in plain
     listed = json.loads(data)
@@ -68,7 +68,7 @@ def test_lists_show_no_key(team: pathlib.Path, said: Said) -> None:
 def test_keys_that_are_refused_change_nothing(
     team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = team.read_bytes()
+    original = team.read_bytes()
     for arguments, message in [
         (["add", "-r", team, "writer", "planner"], "agent 'planner' is here already"),
         (["add", "-r", team, "writer", "writer"], "agent name: got 'writer' twice, expected each once"),
@@ -84,7 +84,7 @@ def test_keys_that_are_refused_change_nothing(
     ]:
         assert run("keys", *arguments) == 3, arguments
         assert message in capsys.readouterr().err
-        assert team.read_bytes() == before
+        assert team.read_bytes() == original
         assert not (tmp_path / "host.json").exists()
 
 
@@ -108,52 +108,54 @@ def test_keys_that_are_refused_change_nothing(
     ],
 )
 def test_registries_out_of_range_are_not_made(
-    tmp_path: pathlib.Path, options: list[str], message: str, said: Said
+    tmp_path: pathlib.Path, options: list[str], message: str, run_iet: RunIet
 ) -> None:
-    assert message in said(3, "keys", "init", tmp_path / "new.json", *options)
+    assert message in run_iet(3, "keys", "init", tmp_path / "new.json", *options)
     assert os.listdir(tmp_path) == []
 
 
-def test_a_folder_without_a_tokenizer_is_said_to_be_one(tmp_path: pathlib.Path, said: Said) -> None:
-    refusal = said(3, "keys", "init", tmp_path / "new.json", "--tokenizer", tmp_path)
+def test_a_folder_without_a_tokenizer_is_said_to_be_one(tmp_path: pathlib.Path, run_iet: RunIet) -> None:
+    refusal = run_iet(3, "keys", "init", tmp_path / "new.json", "--tokenizer", tmp_path)
     assert f"got the folder {str(tmp_path)!r}, in which there is no tokenizer.json" in refusal
 
 
-def test_agents_of_one_call_are_saved_together(team: pathlib.Path, said: Said) -> None:
-    assert "4 agents" in said(0, "keys", "add", "-r", team, "writer", "editor")
+def test_agents_of_one_call_are_saved_together(team: pathlib.Path, run_iet: RunIet) -> None:
+    assert "4 agents" in run_iet(0, "keys", "add", "-r", team, "writer", "editor")
     registry = Registry.load(team)
     assert tuple(registry) == ("planner", "critic", "writer", "editor")
     assert len({key.secret for name in registry for key in registry.keys(name)}) == 4
 
 
 def test_an_opening_is_printed_and_an_unknown_epoch_refused(
-    team: pathlib.Path, capsys: pytest.CaptureFixture[str], said: Said
+    team: pathlib.Path, capsys: pytest.CaptureFixture[str], run_iet: RunIet
 ) -> None:
     assert run("keys", "open", "critic", "-r", team) == 0
     opening = Opening.from_dict(json.loads(capsys.readouterr().out))
     assert opening == Registry.load(team).open_key("critic")
-    assert "got epoch 4, expected one of [0]" in said(3, "keys", "open", "critic", "--epoch", "4", "-r", team)
+    assert "got epoch 4, expected one of [0]" in run_iet(
+        3, "keys", "open", "critic", "--epoch", "4", "-r", team
+    )
 
 
 @pytest.mark.parametrize(
-    ("family", "said"), [("fourier", "the paper's mark"), ("gumbel", "it needs sampling")]
+    ("family", "message"), [("fourier", "the paper's mark"), ("gumbel", "it needs sampling")]
 )
 def test_init_says_what_the_family_means(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], family: str, said: str
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], family: str, message: str
 ) -> None:
     assert run("keys", "init", tmp_path / "team.json", "--vocab-size", "4096", "--family", family) == 0
     line = capsys.readouterr().out.splitlines()[1]
     assert line.startswith(f"family {family}: ")
-    assert said in line
+    assert message in line
 
 
-def test_names_come_from_a_file_too(team: pathlib.Path, tmp_path: pathlib.Path, said: Said) -> None:
+def test_names_come_from_a_file_too(team: pathlib.Path, tmp_path: pathlib.Path, run_iet: RunIet) -> None:
     names = tmp_path / "names.txt"
     names.write_text("# our team\nwriter\n\n  the editor \r\n  #more\nПрораб\n", encoding="utf-8")
-    assert "6 agents" in said(0, "keys", "add", "-r", team, "reader", "--from", names)
+    assert "6 agents" in run_iet(0, "keys", "add", "-r", team, "reader", "--from", names)
     registry = Registry.load(team)
     assert tuple(registry)[2:] == ("reader", "writer", "the editor", "Прораб")
-    before = team.read_bytes()
+    original = team.read_bytes()
     names.write_bytes(b"writer\xff")
     (tmp_path / "empty.txt").write_text("\n  \n# nobody\n")
     (tmp_path / "key.pem").write_text("-----BEGIN PRIVATE KEY-----\nMC4C\n-----END PRIVATE KEY-----\n")
@@ -166,8 +168,8 @@ def test_names_come_from_a_file_too(team: pathlib.Path, tmp_path: pathlib.Path, 
         (["--from", tmp_path / "key.pem"], "key.pem: got a private key, expected a name"),
         (["--from", tmp_path / "keys.json"], "keys.json: got a JSON object, as keys of engines are"),
     ):
-        assert message in said(3, "keys", "add", "-r", team, *arguments)
-    assert team.read_bytes() == before
+        assert message in run_iet(3, "keys", "add", "-r", team, *arguments)
+    assert team.read_bytes() == original
 
 
 @posix
@@ -194,15 +196,15 @@ def test_a_path_that_steers_a_terminal_is_shown_without(
 
 
 def test_what_a_scheme_or_a_tokenizer_cannot_have_is_refused(
-    tmp_path: pathlib.Path, tokenizer: pathlib.Path, said: Said
+    tmp_path: pathlib.Path, tokenizer: pathlib.Path, run_iet: RunIet
 ) -> None:
     init = "keys", "init", tmp_path / "new.json", "--tokenizer", tokenizer
-    assert "kappa: got 1, expected none" in said(3, *init, "--family", "gumbel", "--kappa", "1")
-    assert "--vocab-size: got 399, expected at least 400" in said(3, *init, "--vocab-size", "399")
+    assert "kappa: got 1, expected none" in run_iet(3, *init, "--family", "gumbel", "--kappa", "1")
+    assert "--vocab-size: got 399, expected at least 400" in run_iet(3, *init, "--vocab-size", "399")
     assert not (tmp_path / "new.json").exists()
     assert run(*init, "--vocab-size", "512") == 0
-    assert "iet keys add adds to it" in said(3, *init)
+    assert "iet keys add adds to it" in run_iet(3, *init)
     assert run("keys", "add", "planner", "-r", tmp_path / "new.json") == 0
-    assert "iet keys rotate gives it a new key" in said(
+    assert "iet keys rotate gives it a new key" in run_iet(
         3, "keys", "add", "planner", "-r", tmp_path / "new.json"
     )

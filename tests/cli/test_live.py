@@ -131,14 +131,14 @@ def team(registry: Registry, tmp_path: pathlib.Path) -> pathlib.Path:
 
 def test_a_server_that_marks(registry: Registry, write: Any, key: str) -> None:
     with serving(marks(registry, write), form) as server:
-        found = live.ask(server.url + "/v1/", "planner", registry, tokens=TOKENS)
-    assert found.arrives
-    assert found.warnings == ()
-    assert found.model == "tiny"
-    assert found.named.tokens > 200
-    assert not found.unnamed.marked
-    assert found.unnamed.tokens > 200
-    assert found.unknown.status == 400
+        answer = live.ask(server.url + "/v1/", "planner", registry, tokens=TOKENS)
+    assert answer.arrives
+    assert answer.warnings == ()
+    assert answer.model == "tiny"
+    assert answer.named.tokens > 200
+    assert not answer.unnamed.marked
+    assert answer.unnamed.tokens > 200
+    assert answer.unknown.status == 400
     assert {request["path"] for request in server.requests} == {"/v1/completions"}
     assert {request["key"] for request in server.requests} == {f"Bearer {key}"}
     named = [request["body"] for request in server.requests[: len(live.PROMPTS)]]
@@ -148,34 +148,34 @@ def test_a_server_that_marks(registry: Registry, write: Any, key: str) -> None:
 
 def test_a_server_that_drops_the_argument(registry: Registry, write: Any) -> None:
     with serving(lambda body, _: write(body, None), form) as server:
-        found = live.ask(server.url, "planner", registry, model="other", tokens=TOKENS)
-    assert not found.arrives
-    assert found.others == ()
-    assert found.model == "other"
-    assert "not refused" in found.warnings[0]
+        answer = live.ask(server.url, "planner", registry, model="other", tokens=TOKENS)
+    assert not answer.arrives
+    assert answer.others == ()
+    assert answer.model == "other"
+    assert "not refused" in answer.warnings[0]
 
 
 def test_a_server_that_marks_for_somebody_else(registry: Registry, write: Any) -> None:
     with serving(lambda body, _: write(body, "critic"), form) as server:
-        found = live.ask(server.url, "planner", registry, tokens=TOKENS)
-    assert not found.arrives
-    assert found.others == ("critic",)
+        answer = live.ask(server.url, "planner", registry, tokens=TOKENS)
+    assert not answer.arrives
+    assert answer.others == ("critic",)
 
 
 def test_a_default_agent_is_told(registry: Registry, write: Any) -> None:
     with serving(marks(registry, write, default="planner"), form) as server:
-        found = live.ask(server.url, "planner", registry, tokens=TOKENS)
-    assert found.arrives
-    assert found.unnamed.marked
-    assert "default agent" in found.warnings[0]
+        answer = live.ask(server.url, "planner", registry, tokens=TOKENS)
+    assert answer.arrives
+    assert answer.unnamed.marked
+    assert "default agent" in answer.warnings[0]
 
 
 def test_a_server_that_requires_an_agent(registry: Registry, write: Any) -> None:
     with serving(marks(registry, write, require=True), form) as server:
-        found = live.ask(server.url, "planner", registry, tokens=TOKENS)
-    assert found.arrives
-    assert found.unnamed.status == 400
-    assert found.warnings == ()
+        answer = live.ask(server.url, "planner", registry, tokens=TOKENS)
+    assert answer.arrives
+    assert answer.unnamed.status == 400
+    assert answer.warnings == ()
 
 
 def test_a_server_of_chats_only(registry: Registry, write: Any) -> None:
@@ -190,13 +190,13 @@ def test_an_agent_that_the_server_does_not_have(
 ) -> None:
     with serving(lambda *_: 400, form) as server:
         assert main(["doctor", "--server", server.url, "--agent", "planner", "-r", str(team)]) == 1
-        shown = capsys.readouterr()
-        found = live.ask(server.url, "planner", registry)
-    assert "FAILED: the server refuses planner" in shown.out
-    assert "HTTP 400 (refused with Bearer <key>)" in shown.out  # the server of the tests repeats it
-    assert key not in shown.out + shown.err
-    assert found.named.status == 400
-    assert not found.arrives
+        output = capsys.readouterr()
+        answer = live.ask(server.url, "planner", registry)
+    assert "FAILED: the server refuses planner" in output.out
+    assert "HTTP 400 (refused with Bearer <key>)" in output.out  # the server of the tests repeats it
+    assert key not in output.out + output.err
+    assert answer.named.status == 400
+    assert not answer.arrives
 
 
 def test_sglang_is_asked_in_its_words(registry: Registry, write: Any) -> None:
@@ -247,17 +247,17 @@ def test_a_gateway_that_forbids_other_names_refuses(registry: Registry, write: A
         return write(body, "planner") if body.get("vllm_xargs") == {"iet_agent": "planner"} else 403
 
     with serving(reply, form) as server:
-        found = live.ask(server.url, "planner", registry, tokens=TOKENS)
-    assert found.arrives
-    assert found.unknown.status == found.unnamed.status == 403
-    assert found.warnings == ()
+        answer = live.ask(server.url, "planner", registry, tokens=TOKENS)
+    assert answer.arrives
+    assert answer.unknown.status == answer.unnamed.status == 403
+    assert answer.warnings == ()
 
 
 def test_a_server_that_writes_nothing(registry: Registry) -> None:
     with serving(lambda *_: "", form) as server:
-        found = live.ask(server.url, "planner", registry)
-    assert not found.arrives
-    assert found.named == found.unnamed == live.Answer(200)
+        answer = live.ask(server.url, "planner", registry)
+    assert not answer.arrives
+    assert answer.named == answer.unnamed == live.Answer(200)
 
 
 def test_a_server_that_is_not_there(registry: Registry) -> None:
@@ -324,17 +324,17 @@ def test_a_key_that_no_header_takes_is_refused_before_anybody_is_asked(
     assert "secret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("given", [f" {SECRET} ", "sk-two  words"])
+@pytest.mark.parametrize("padded_key", [f" {SECRET} ", "sk-two  words"])
 def test_a_key_with_blanks_is_not_shown_where_a_server_repeats_it(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch, given: str
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, padded_key: str
 ) -> None:
-    monkeypatch.setenv(live.KEY_VARIABLE, given)
-    body = json.dumps({"error": {"message": f"bad key:\n{given.strip()}."}}).encode()
+    monkeypatch.setenv(live.KEY_VARIABLE, padded_key)
+    body = json.dumps({"error": {"message": f"bad key:\n{padded_key.strip()}."}}).encode()
     sent = b"HTTP/1.1 500 No\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     why = r"bad key: <key>\."
     with raw_server(sent) as url, pytest.raises(BackendUnavailable, match=why) as refused:
         live.ask(url, "planner", registry, model="m", tokens=TOKENS)
-    assert given.strip() not in str(refused.value)
+    assert padded_key.strip() not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -396,14 +396,14 @@ def test_the_command(
         arguments = ["doctor", "--server", server.url, "--agent", "planner", "-r", str(team)]
         arguments += ["--tokens", str(TOKENS)]
         assert main(arguments) == 0
-        shown = capsys.readouterr()
-        assert "the mark of planner arrives" in shown.out
-        assert "a name that nobody has: refused with HTTP 400" in shown.out
+        output = capsys.readouterr()
+        assert "the mark of planner arrives" in output.out
+        assert "a name that nobody has: refused with HTTP 400" in output.out
         assert main([*arguments, "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert told["arrives"] is True
-        assert told["named"]["log_p"] < -9 < told["unnamed"]["log_p"]
-        assert told["unknown"]["status"] == 400
+        data = json.loads(capsys.readouterr().out)
+        assert data["arrives"] is True
+        assert data["named"]["log_p"] < -9 < data["unnamed"]["log_p"]
+        assert data["unknown"]["status"] == 400
     with serving(lambda body, _: write(body, None), form) as server:
         assert main([*arguments[:2], server.url, *arguments[3:]]) == 1
         failed = capsys.readouterr()
@@ -416,7 +416,7 @@ def test_the_command(
         assert main([*arguments[:2], server.url, *arguments[3:]]) == 3
         broken = capsys.readouterr()
         assert "HTTP 500" in broken.err
-    for stream in (*shown, *failed, *broken):
+    for stream in (*output, *failed, *broken):
         assert key not in stream
         assert all(secret.secret.hex() not in stream for secret in registry.keys("planner"))
 
@@ -425,6 +425,6 @@ def test_the_command(
     "arguments", [["--server", "http://host"], ["--agent", "planner"], ["--tokens", "9"]]
 )
 def test_usage(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as error:
         main(["doctor", *arguments])
-    assert left.value.code == 2
+    assert error.value.code == 2

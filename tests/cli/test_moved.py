@@ -13,35 +13,35 @@ import pytest
 from iet.marks.registry import Registry
 from iet.marks.tokenizer import Tokenizer
 from tests.support import teams
-from tests.support.commands import Said, run, spawn
+from tests.support.commands import RunIet, run, spawn
 
 
 def test_an_exported_tokenizer_moves_with_its_registry(
-    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, said: Said
+    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, run_iet: RunIet
 ) -> None:
     (tmp_path / "there").mkdir()
     exported = tmp_path / "host.json"
-    shown = said(0, "keys", "export", exported, "--agents", "critic", "--with-tokenizer", "-r", team)
+    output = run_iet(0, "keys", "export", exported, "--agents", "critic", "--with-tokenizer", "-r", team)
     beside = tmp_path / f"host.{Registry.load(team).profile.id}.tokenizer.json.gz"
-    assert f"its tokenizer goes with it: {beside.name}" in shown
+    assert f"its tokenizer goes with it: {beside.name}" in output
     for file in (exported, beside):
         shutil.move(file, tmp_path / "there")
     (tmp_path / "tokenizer.json").unlink()
     moved = tmp_path / "there" / "host.json"
-    assert json.loads(said(0, "audit", text, "-r", moved, "--json"))["segments"][0]["agent"] == "critic"
+    assert json.loads(run_iet(0, "audit", text, "-r", moved, "--json"))["segments"][0]["agent"] == "critic"
     (tmp_path / "there" / beside.name).write_bytes(gzip.compress(teams.word_tokenizer(300).to_str().encode()))
-    assert "got digest" in said(3, "audit", text, "-r", moved)  # it is no longer that one
+    assert "got digest" in run_iet(3, "audit", text, "-r", moved)  # it is no longer that one
     (tmp_path / "there" / beside.name).write_bytes(b"no gzip")
-    assert "is no tokenizer.json" in said(3, "audit", text, "-r", moved)
+    assert "is no tokenizer.json" in run_iet(3, "audit", text, "-r", moved)
 
 
 def test_a_lost_tokenizer_is_named_with_the_way_out(
-    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, said: Said
+    team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, run_iet: RunIet
 ) -> None:
     (tmp_path / "tokenizer.json").rename(tmp_path / "elsewhere.json")
     profile = Registry.load(team).profile
     assert profile.tokenizer_digest is not None
-    lost = said(3, "audit", text, "-r", team)
+    lost = run_iet(3, "audit", text, "-r", team)
     for part in (
         profile.tokenizer_digest[:16],
         "V 400",
@@ -51,10 +51,10 @@ def test_a_lost_tokenizer_is_named_with_the_way_out(
         assert part in lost
     assert run("audit", text, "-r", team, "--tokenizer", tmp_path / "elsewhere.json") == 0
     teams.word_tokenizer(300).save(str(tmp_path / "other.json"))
-    other = said(3, "audit", text, "-r", team, "--tokenizer", tmp_path / "other.json")
-    assert f"got digest {Tokenizer(tmp_path / 'other.json').digest[:16]} of 300 tokens" in other
-    assert f"expects the tokenizer of digest {profile.tokenizer_digest[:16]}, V 400" in other
-    assert "found at 'tokenizer.json' when it was made" in other
+    output = run_iet(3, "audit", text, "-r", team, "--tokenizer", tmp_path / "other.json")
+    assert f"got digest {Tokenizer(tmp_path / 'other.json').digest[:16]} of 300 tokens" in output
+    assert f"expects the tokenizer of digest {profile.tokenizer_digest[:16]}, V 400" in output
+    assert "found at 'tokenizer.json' when it was made" in output
 
 
 def test_a_tokenizer_is_named_by_its_id_on_the_hub(

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.support.commands import Said, run
+from tests.support.commands import RunIet, run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
 
@@ -28,31 +28,31 @@ def test_they_are_shown_with_their_bytes_escaped(
     registry, page, trace = tmp_path / f"{CAFE}.json", tmp_path / "x.html", tmp_path / f"{CAFE}.trace"
     team.rename(registry)
     trace.write_text(json.dumps([{"role": "assistant", "name": "planner", "content": "w1 w2"}]))
-    for command, shown in (
+    for command, expected in (
         (["audit", named], f"{SHOWN}.txt"),
         (["check", trace], f"{SHOWN}.trace"),
     ):
         assert run(*command, "-r", registry, "-o", page) == 0
-        assert shown in page.read_text(encoding="utf-8")
+        assert expected in page.read_text(encoding="utf-8")
     assert run("audit", named, "-r", registry, "-o", page) == 0
     assert f"with {SHOWN}.json" in page.read_text(encoding="utf-8")
 
 
 def test_they_are_signed_as_they_are_shown(
-    team: pathlib.Path, named: pathlib.Path, tmp_path: pathlib.Path, said: Said
+    team: pathlib.Path, named: pathlib.Path, tmp_path: pathlib.Path, run_iet: RunIet
 ) -> None:
     pytest.importorskip("securesystemslib")
     from tests.support.signing import ed25519, write_keys
 
     private, public = write_keys(tmp_path, ed25519())
     signed = tmp_path / "r.dsse.json"
-    said(0, "audit", named, "-r", team, "-o", signed, "--sign", private)
-    statement = json.loads(said(0, "verify", signed, "--key", public, "--text", named, "--json"))
+    run_iet(0, "audit", named, "-r", team, "-o", signed, "--sign", private)
+    statement = json.loads(run_iet(0, "verify", signed, "--key", public, "--text", named, "--json"))
     assert statement["subject"][0]["name"] == f"{SHOWN}.txt"
 
 
 def test_many_of_them_are_read(
-    team: pathlib.Path, named: pathlib.Path, tmp_path: pathlib.Path, said: Said
+    team: pathlib.Path, named: pathlib.Path, tmp_path: pathlib.Path, run_iet: RunIet
 ) -> None:
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
@@ -65,12 +65,12 @@ def test_many_of_them_are_read(
     named.rename(folder / f"{CAFE}.txt")
     registry = team.rename(tmp_path / f"{CAFE}.json")
     audit = ["audit", folder, "-r", registry, "-o", f"{out}/", "--pages", "--csv", "--json"]
-    summary = json.loads(said(0, *audit))
+    summary = json.loads(run_iet(0, *audit))
     assert (summary["documents"], summary["attributed"]) == (2, 2)
-    assert json.loads(said(0, *audit, "--resume")) == summary
+    assert json.loads(run_iet(0, *audit, "--resume")) == summary
     assert f"{SHOWN}.parquet, row 0" in (out / "index.html").read_text(encoding="utf-8")
     os.unlink(folder / f"{CAFE}.parquet")
-    said(0, "audit", folder, "-r", registry, "-o", f"{tmp_path / 'pages'}/", "--pages")
+    run_iet(0, "audit", folder, "-r", registry, "-o", f"{tmp_path / 'pages'}/", "--pages")
     index = (tmp_path / "pages" / "index.html").read_text(encoding="utf-8")
     assert f"{SHOWN}.pdf.txt" in index
     assert ": got a PDF file" not in index  # the row says of which

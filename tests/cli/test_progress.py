@@ -46,8 +46,8 @@ def test_an_audit_in_a_terminal(team: pathlib.Path, monkeypatch: pytest.MonkeyPa
     assert "auditing" not in result
     assert "␛[31m" in result
     assert "\x1b[1m" in result
-    found = ESCAPES.sub("", result).replace("\r", "").split("\n")
-    assert max(map(cells, found)) <= 50
+    lines = ESCAPES.sub("", result).replace("\r", "").split("\n")
+    assert max(map(cells, lines)) <= 50
     monkeypatch.setenv("TERM", "dumb")
     code, written = in_terminal(
         50, "-c", run, "audit", str(team / "final.txt"), "-r", str(team / "team.json")
@@ -92,9 +92,9 @@ def test_every_long_command_shows_a_bar_to_people_only(
 
 def test_an_error_cannot_steer_the_terminal(team: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "no\x1b]0;file\u202e", "-r", str(team / "team.json")]) == 3
-    said = capsys.readouterr().err
-    assert "␛]0;" in said
-    assert not set(said) & set("\x1b\u202e")
+    error = capsys.readouterr().err
+    assert "␛]0;" in error
+    assert not set(error) & set("\x1b\u202e")
 
 
 # The bar

@@ -16,8 +16,8 @@ pytestmark = posix
 
 @pytest.fixture(params=[True, False], ids=["unbuffered", "buffered"])
 def environment(request: pytest.FixtureRequest) -> dict[str, str]:
-    found = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    return {**found, "PYTHONUNBUFFERED": "1"} if request.param else found
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return {**variables, "PYTHONUNBUFFERED": "1"} if request.param else variables
 
 
 def unread(environment: dict[str, str], *arguments: object, errors: bool = False) -> tuple[int, str]:

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from tests.support.commands import Said
+from tests.support.commands import RunIet
 
 
 @pytest.fixture
@@ -21,13 +21,15 @@ def keys(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_keys_and_tokenizer_of_an_engine(
-    keys: pathlib.Path, text: pathlib.Path, tokenizer: pathlib.Path, said: Said
+    keys: pathlib.Path, text: pathlib.Path, tokenizer: pathlib.Path, run_iet: RunIet
 ) -> None:
-    before = keys.read_bytes(), tokenizer.read_bytes()
-    given = ["audit", text, "--scheme", "vllm-gumbel", "--keys", keys, "--tokenizer"]
+    original = keys.read_bytes(), tokenizer.read_bytes()
+    arguments = ["audit", text, "--scheme", "vllm-gumbel", "--keys", keys, "--tokenizer"]
     for source, output in ((tokenizer, keys), (tokenizer, tokenizer), (tokenizer.parent, tokenizer)):
-        assert f"{output}: it is what is read, and would be lost" in said(3, *given, source, "-o", output)
-    assert (keys.read_bytes(), tokenizer.read_bytes()) == before
+        assert f"{output}: it is what is read, and would be lost" in run_iet(
+            3, *arguments, source, "-o", output
+        )
+    assert (keys.read_bytes(), tokenizer.read_bytes()) == original
 
 
 def test_files_beside_a_registry(
@@ -35,40 +37,40 @@ def test_files_beside_a_registry(
     tokenizer: pathlib.Path,
     text: pathlib.Path,
     tmp_path: pathlib.Path,
-    said: Said,
+    run_iet: RunIet,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sessions, trace = tmp_path / "sessions.json", tmp_path / "trace.json"
     sessions.write_text("run-7\n")
     trace.write_text(json.dumps([{"role": "assistant", "name": "planner", "content": "w1 w2"}]))
-    other = shutil.copytree(tokenizer.parent, tmp_path / "other") / "tokenizer.json"
+    second = shutil.copytree(tokenizer.parent, tmp_path / "other") / "tokenizer.json"
     profile = next(iter(json.loads(team.read_text(encoding="utf-8"))["profiles"]))
-    files = {path: path.read_bytes() for path in (sessions, tokenizer, other)}
+    files = {path: path.read_bytes() for path in (sessions, tokenizer, second)}
     monkeypatch.setenv("IET_REGISTRY", str(team))
     for arguments, output in (
         (["audit", text, "--sessions", sessions], sessions),
-        (["audit", text, "--tokenizer", f"{profile}={other}"], other),
+        (["audit", text, "--tokenizer", f"{profile}={second}"], second),
         (["audit", text], tokenizer),  # which the registry names
         (["check", trace, "--sessions", sessions], sessions),
-        (["check", trace, "--tokenizer", other], other),
+        (["check", trace, "--tokenizer", second], second),
         (["keys", "open", "planner"], tokenizer),
     ):
-        assert f"{output}: it is what is read, and would be lost" in said(3, *arguments, "-o", output)
-    assert "it is what is read" in said(3, "keys", "open", "planner", "-o", team)
+        assert f"{output}: it is what is read, and would be lost" in run_iet(3, *arguments, "-o", output)
+    assert "it is what is read" in run_iet(3, "keys", "open", "planner", "-o", team)
     assert {path: path.read_bytes() for path in files} == files
 
 
-def test_no_path_is_none(team: pathlib.Path, text: pathlib.Path, said: Said) -> None:
-    for given in ([text], [text, text]):
-        refusal = said(2, "audit", *given, "-r", team, "-o", "")
+def test_no_path_is_none(team: pathlib.Path, text: pathlib.Path, run_iet: RunIet) -> None:
+    for texts in ([text], [text, text]):
+        refusal = run_iet(2, "audit", *texts, "-r", team, "-o", "")
         assert "argument -o/--output" in refusal
         assert "got '', expected a path" in refusal
 
 
-def test_a_public_key_that_goes_with_a_signer(tmp_path: pathlib.Path, said: Said) -> None:
+def test_a_public_key_that_goes_with_a_signer(tmp_path: pathlib.Path, run_iet: RunIet) -> None:
     report, public = tmp_path / "r.dsse.json", tmp_path / "public.pem"
     for path in (report, public):
         path.write_text("kept")
-    refusal = said(3, "sign", report, "--key", "hv:auditor", "--public", public, "-o", public)
+    refusal = run_iet(3, "sign", report, "--key", "hv:auditor", "--public", public, "-o", public)
     assert f"{public}: it is what is read" in refusal
     assert public.read_text() == "kept"

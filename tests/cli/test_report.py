@@ -12,7 +12,7 @@ import pytest
 import iet
 from iet.marks.registry import Registry
 from iet.marks.scheme import canonical_json
-from tests.support.commands import Said, run
+from tests.support.commands import RunIet, run
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_what_report_and_verify_refuse_before_any_work(
     team: pathlib.Path,
     tmp_path: pathlib.Path,
     signing: tuple[pathlib.Path, pathlib.Path],
-    said: Said,
+    run_iet: RunIet,
 ) -> None:
     private, public = signing
     start = ["audit", text, "-r", team]
@@ -117,17 +117,19 @@ def test_what_report_and_verify_refuse_before_any_work(
             "auditor.pub.pem: got",
         ),
     ):
-        assert message in said(3, *start, *arguments)
+        assert message in run_iet(3, *start, *arguments)
         assert not pathlib.Path(good).exists()
-    assert "none: cannot be read (No such file" in said(3, "verify", str(tmp_path / "none"), "--key", public)
+    assert "none: cannot be read (No such file" in run_iet(
+        3, "verify", str(tmp_path / "none"), "--key", public
+    )
     broken = tmp_path / "opening.json"
     broken.write_text("{}")
-    assert "opening.json: opening: got one that cannot be read" in said(
+    assert "opening.json: opening: got one that cannot be read" in run_iet(
         3, "verify", broken, "--key", public, "--opening", broken
     )
     for deep in ("[" * 100_000, '{"schema":' + "[" * 900 + "]" * 900 + "}"):
         broken.write_text(deep)
-        assert f"{broken}: " in said(3, "verify", broken, "--key", public, "--opening", broken)
+        assert f"{broken}: " in run_iet(3, "verify", broken, "--key", public, "--opening", broken)
     for arguments, message in (
         ([*start, "-o", good, "--keys", "planner=42"], "go with --scheme"),
         (
@@ -135,7 +137,7 @@ def test_what_report_and_verify_refuse_before_any_work(
             "audit: error: --scheme takes --keys and one --tokenizer",
         ),
     ):
-        assert message in said(2, *arguments)
+        assert message in run_iet(2, *arguments)
         assert not pathlib.Path(good).exists()
 
 
@@ -161,9 +163,9 @@ def test_signed_reports_of_other_programs_are_refused_or_shown(
 
     for depth in range(50, 1000, 50):
         report["decoder"]["options"] = {"x": json.loads("[" * depth + "]" * depth)}
-        code, said = verified(), capsys.readouterr()
-        assert (code == 0 and "[[[" in "".join(said.out.split())) or (
-            code == 1 and "not verified: " in said.err
+        code, output = verified(), capsys.readouterr()
+        assert (code == 0 and "[[[" in "".join(output.out.split())) or (
+            code == 1 and "not verified: " in output.err
         )
     report["decoder"]["options"] = {}
     assert verified() == 0

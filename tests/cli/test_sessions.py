@@ -9,7 +9,7 @@ import pathlib
 import pytest
 
 from iet.marks.registry import Registry
-from tests.support.commands import Said, run
+from tests.support.commands import RunIet, run
 from tests.support.texts import spell, write
 
 
@@ -29,23 +29,31 @@ def sessions(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_a_report_says_which_session(
-    team: pathlib.Path, of_a_run: pathlib.Path, sessions: pathlib.Path, tmp_path: pathlib.Path, said: Said
+    team: pathlib.Path,
+    of_a_run: pathlib.Path,
+    sessions: pathlib.Path,
+    tmp_path: pathlib.Path,
+    run_iet: RunIet,
 ) -> None:
-    assert "No registered agent was found" in said(0, "audit", of_a_run, "-r", team)
-    shown = said(0, "audit", of_a_run, "-r", team, "--sessions", sessions)
-    assert "critic wrote" in shown
-    assert "critic in run 7" in shown
-    found = json.loads(said(0, "audit", of_a_run, "-r", team, "--sessions", sessions, "--json"))
-    assert found["sessions"]["read"] == 3
-    assert [each["session"] for each in found["sessions"]["found"]] == ["run 7"]
-    assert {segment["session"] for segment in found["segments"]} == {"run 7"}
+    assert "No registered agent was found" in run_iet(0, "audit", of_a_run, "-r", team)
+    output = run_iet(0, "audit", of_a_run, "-r", team, "--sessions", sessions)
+    assert "critic wrote" in output
+    assert "critic in run 7" in output
+    data = json.loads(run_iet(0, "audit", of_a_run, "-r", team, "--sessions", sessions, "--json"))
+    assert data["sessions"]["read"] == 3
+    assert [data_segment["session"] for data_segment in data["sessions"]["found"]] == ["run 7"]
+    assert {segment["session"] for segment in data["segments"]} == {"run 7"}
     page = tmp_path / "page.html"
-    said(0, "audit", of_a_run, "-r", team, "--sessions", sessions, "-o", page)
+    run_iet(0, "audit", of_a_run, "-r", team, "--sessions", sessions, "-o", page)
     assert "critic in run 7" in page.read_text()
 
 
 def test_a_message_is_of_a_session(
-    team: pathlib.Path, of_a_run: pathlib.Path, sessions: pathlib.Path, tmp_path: pathlib.Path, said: Said
+    team: pathlib.Path,
+    of_a_run: pathlib.Path,
+    sessions: pathlib.Path,
+    tmp_path: pathlib.Path,
+    run_iet: RunIet,
 ) -> None:
     messages = [
         {"role": "assistant", "name": "critic", "content": of_a_run.read_text()},
@@ -53,22 +61,26 @@ def test_a_message_is_of_a_session(
     ]
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps(messages))
-    assert said(0, "check", trace, "-r", team).startswith("2 pieces: 2 open")
-    shown = said(0, "check", trace, "-r", team, "--sessions", sessions)
-    assert shown.startswith("2 pieces: 1 confirmed, 1 open")
-    assert "in session run 7" in " ".join(shown.split())
-    found = json.loads(said(0, "check", trace, "-r", team, "--sessions", sessions, "--json"))
-    assert found["sessions"] == 3
-    assert [piece["session"] for piece in found["pieces"]] == ["run 7", None]
+    assert run_iet(0, "check", trace, "-r", team).startswith("2 pieces: 2 open")
+    output = run_iet(0, "check", trace, "-r", team, "--sessions", sessions)
+    assert output.startswith("2 pieces: 1 confirmed, 1 open")
+    assert "in session run 7" in " ".join(output.split())
+    data = json.loads(run_iet(0, "check", trace, "-r", team, "--sessions", sessions, "--json"))
+    assert data["sessions"] == 3
+    assert [piece["session"] for piece in data["pieces"]] == ["run 7", None]
 
 
 def test_tables_have_a_column_of_sessions(
-    team: pathlib.Path, of_a_run: pathlib.Path, sessions: pathlib.Path, tmp_path: pathlib.Path, said: Said
+    team: pathlib.Path,
+    of_a_run: pathlib.Path,
+    sessions: pathlib.Path,
+    tmp_path: pathlib.Path,
+    run_iet: RunIet,
 ) -> None:
     pytest.importorskip("pyarrow", reason="the extra bulk is not installed")
     for options, expected in ((("--sessions", sessions), {"run 7"}), ((), {""})):
         out = tmp_path / f"out{len(options)}"
-        said(0, "audit", of_a_run, "-r", team, *options, "-o", f"{out}/", "--csv")
+        run_iet(0, "audit", of_a_run, "-r", team, *options, "-o", f"{out}/", "--csv")
         rows = list(csv.DictReader((out / "segments.csv").open(newline="")))
         assert {row["session"] for row in rows} == expected
 

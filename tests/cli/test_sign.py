@@ -18,7 +18,7 @@ from securesystemslib.signer import HSMSigner
 from iet.errors import InputError
 from iet.report import sign
 from iet.report.sign import keys as signers
-from tests.support.commands import Said, run
+from tests.support.commands import RunIet, run
 from tests.support.reports import report_of
 from tests.support.signing import ENCODED, ed25519, name_of, write_keys
 
@@ -53,8 +53,11 @@ def test_a_text_is_verified_as_it_was_decoded(
     text: pathlib.Path, team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     private, public = write_keys(tmp_path, FIRST)
-    said, file, report = "é " + text.read_text(), tmp_path / "other.txt", tmp_path / "r.dsse.json"
-    for data, options in ((said.encode("utf-16"), []), (said.encode("cp1252"), ["--encoding", "cp1252"])):
+    content, file, report = "é " + text.read_text(), tmp_path / "other.txt", tmp_path / "r.dsse.json"
+    for data, options in (
+        (content.encode("utf-16"), []),
+        (content.encode("cp1252"), ["--encoding", "cp1252"]),
+    ):
         file.write_bytes(data)
         assert run("audit", file, "-r", team, "-o", report, "--sign", private, *options) == 0
         check = ["verify", report, "--key", public, *options, "--text"]
@@ -69,24 +72,24 @@ def test_a_text_is_verified_as_it_was_decoded(
 
 
 def test_a_conversation_is_verified_against_its_record(
-    text: pathlib.Path, team: pathlib.Path, tmp_path: pathlib.Path, said: Said
+    text: pathlib.Path, team: pathlib.Path, tmp_path: pathlib.Path, run_iet: RunIet
 ) -> None:
     private, public = write_keys(tmp_path, FIRST)
     record, report = tmp_path / "trace.json", tmp_path / "r.dsse.json"
     answer = {"role": "assistant", "name": "critic", "content": text.read_text()}
     messages = [{"role": "user", "content": "Plan it, é."}, answer]
     record.write_bytes(json.dumps(messages, ensure_ascii=False).encode("utf-16"))
-    said(0, "audit", record, "-r", team, "--messages", "-o", report, "--sign", private)
+    run_iet(0, "audit", record, "-r", team, "--messages", "-o", report, "--sign", private)
     check = ["verify", report, "--key", public]
-    assert "compared with it: text" in said(0, *check, "--text", record, "--messages")
+    assert "compared with it: text" in run_iet(0, *check, "--text", record, "--messages")
     record.write_text(json.dumps(messages, indent=1))  # the same messages, written in another way
-    said(0, *check, "--text", record, "--messages")
-    said(1, *check, "--text", record)
+    run_iet(0, *check, "--text", record, "--messages")
+    run_iet(1, *check, "--text", record)
     messages[0]["content"] += "."
     record.write_text(json.dumps(messages))
-    said(1, *check, "--text", record, "--messages")
-    assert f"{text}: line 1: " in said(3, *check, "--text", text, "--messages")
-    assert "--messages goes with --text" in said(2, *check, "--messages")
+    run_iet(1, *check, "--text", record, "--messages")
+    assert f"{text}: line 1: " in run_iet(3, *check, "--text", text, "--messages")
+    assert "--messages goes with --text" in run_iet(2, *check, "--messages")
 
 
 def test_the_form_of_others_is_verified_and_is_not_strict(
@@ -102,7 +105,7 @@ def test_the_form_of_others_is_verified_and_is_not_strict(
 
 
 def test_what_does_not_go_together_is_refused(
-    text: pathlib.Path, team: pathlib.Path, tmp_path: pathlib.Path, said: Said
+    text: pathlib.Path, team: pathlib.Path, tmp_path: pathlib.Path, run_iet: RunIet
 ) -> None:
     private, public = write_keys(tmp_path, FIRST)
     report, page = str(tmp_path / "r.dsse.json"), str(tmp_path / "r.html")
@@ -123,16 +126,20 @@ def test_what_does_not_go_together_is_refused(
             "threshold: got 2, expected an int from 1 to 1",
         ),
     ):
-        assert message in said(3, *arguments)
+        assert message in run_iet(3, *arguments)
     assert not pathlib.Path(report).exists()
     assert not pathlib.Path(page).exists()
 
 
-def test_a_key_in_place_of_its_path_is_not_shown(said: Said, text: pathlib.Path, team: pathlib.Path) -> None:
+def test_a_key_in_place_of_its_path_is_not_shown(
+    run_iet: RunIet, text: pathlib.Path, team: pathlib.Path
+) -> None:
     pkcs8, closed = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     pem = ed25519().private_bytes(ENCODED.PEM, pkcs8, closed).decode()
     for key in (pem, pem.replace("\n", ""), pem.split("\n")[1] + "\n"):
-        error = said(3, "audit", text, "-r", team, "-o", str(text.with_suffix(".dsse.json")), "--sign", key)
+        error = run_iet(
+            3, "audit", text, "-r", team, "-o", str(text.with_suffix(".dsse.json")), "--sign", key
+        )
         assert "got the content of a key's file, expected its path" in error
         assert pem.split("\n")[1] not in error
 

@@ -33,12 +33,12 @@ def in_shell(line: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("given", ["", "0"])
+@pytest.mark.parametrize("width", ["", "0"])
 def test_a_terminal_that_knows_no_width_gets_lines_of_eighty(
-    given: str, team: pathlib.Path, text: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    width: str, team: pathlib.Path, text: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_256_colours(monkeypatch)
-    monkeypatch.setenv("COLUMNS", given)
+    monkeypatch.setenv("COLUMNS", width)
     code, written = in_terminal(0, "-m", "iet", "audit", str(text), "-r", str(team))
     assert code == 0
     lines = re.split(r"[\r\n]+", ESCAPES.sub("", written))  # slow work prints a progress bar before them
@@ -99,9 +99,9 @@ def test_an_interrupted_run_over_many_documents_says_how_it_goes_on(
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate()
+        _, error = process.communicate()
     assert process.returncode == 130
-    assert said.endswith("the same command with --resume goes on from there\n")
+    assert error.endswith("the same command with --resume goes on from there\n")
     done = subprocess.run(
         [*command, "--chunk-rows", "1", "--resume"], capture_output=True, text=True, check=False
     )

@@ -21,11 +21,11 @@ def chain(shares, mean_segment, null_prior, stages, null_segment=None):
     """Initial law and transition matrix over (agent or, last, null_prior) x stage, written out."""
     pi = np.append(np.array(shares) / np.sum(shares) * (1 - null_prior), null_prior)
     states, advances = len(pi), np.full(len(pi), min(1.0, stages / mean_segment))
-    begun = pi
+    initial = pi
     if null_segment is not None:
         advances[-1] = min(1.0, stages / null_segment)
-        begun = pi * (1 - pi) / advances
-        begun = begun / begun.sum()
+        initial = pi * (1 - pi) / advances
+        initial = initial / initial.sum()
     p = np.zeros((states, stages, states, stages))
     for i, m in itertools.product(range(states), range(stages)):
         advance = advances[i]
@@ -38,7 +38,7 @@ def chain(shares, mean_segment, null_prior, stages, null_segment=None):
                 p[i, m, j, 0] += advance * pi[j]
             elif j != i and pi[i] < 1:
                 p[i, m, j, 0] = advance * pi[j] / (1 - pi[i])
-    return np.repeat(begun / stages, stages), p.reshape(states * stages, states * stages)
+    return np.repeat(initial / stages, stages), p.reshape(states * stages, states * stages)
 
 
 def naive_forward_backward(ratios, mean_segment, null_prior, shares, stages, null_segment=None):
@@ -48,16 +48,16 @@ def naive_forward_backward(ratios, mean_segment, null_prior, shares, stages, nul
     e = np.repeat(np.column_stack([ratios.astype(float), np.zeros(len(ratios))]), stages, axis=1)
     alpha, beta = np.empty_like(e), np.zeros_like(e)
     for t in range(len(e)):
-        before = np.logaddexp.reduce(alpha[t - 1][:, None] + log_p, axis=0) if t else log_pi
-        alpha[t] = before + e[t]
+        forward = np.logaddexp.reduce(alpha[t - 1][:, None] + log_p, axis=0) if t else log_pi
+        alpha[t] = forward + e[t]
     for t in reversed(range(len(e) - 1)):
         beta[t] = np.logaddexp.reduce(log_p + (e[t + 1] + beta[t + 1])[None], axis=1)
     if not len(e):
         return np.zeros((0, len(shares) + 1)), 0.0
     gamma = alpha + beta
     total = np.logaddexp.reduce(gamma, axis=1, keepdims=True)
-    held = np.exp(gamma - total).reshape(len(e), -1, stages).sum(axis=2)
-    return held, float(total[0, 0])
+    occupancy = np.exp(gamma - total).reshape(len(e), -1, stages).sum(axis=2)
+    return occupancy, float(total[0, 0])
 
 
 def enumerated_posterior(ratios, mean_segment, null_prior, shares, stages, null_segment=None):
@@ -69,8 +69,8 @@ def enumerated_posterior(ratios, mean_segment, null_prior, shares, stages, null_
         weight = pi[path[0]] * np.prod([p[i, j] for i, j in itertools.pairwise(path)])
         weight *= np.prod([e[t, i] for t, i in enumerate(path)])
         gamma[np.arange(len(e)), list(path)] += weight
-    held = gamma.reshape(len(e), -1, stages).sum(axis=2)
-    return held / held.sum(axis=1, keepdims=True), np.log(gamma[0].sum())
+    occupancy = gamma.reshape(len(e), -1, stages).sum(axis=2)
+    return occupancy / occupancy.sum(axis=1, keepdims=True), np.log(gamma[0].sum())
 
 
 @settings(max_examples=60, deadline=None)
@@ -88,9 +88,9 @@ def test_forward_backward_equals_the_quadratic_one(scores, mean_segment, null_pr
         null_prior = 0.2
     ratios = 3 * scores
     law = mean_segment, null_prior, shares, stages
-    gamma, left, log_ratio = forward_backward(ratios, *law, null_segment=gap)
+    gamma, null_posterior, log_ratio = forward_backward(ratios, *law, null_segment=gap)
     expected, expected_ratio = naive_forward_backward(ratios, *law, gap)
-    np.testing.assert_allclose(np.column_stack([gamma, left]), expected, atol=2e-4)
+    np.testing.assert_allclose(np.column_stack([gamma, null_posterior]), expected, atol=2e-4)
     assert log_ratio == pytest.approx(expected_ratio, abs=1e-4)
 
 
@@ -103,18 +103,18 @@ def test_forward_backward_equals_enumeration(null_prior, stages, gap):
     expected, log_ratio = enumerated_posterior(ratios, *law, gap)
     naive, naive_ratio = naive_forward_backward(ratios, *law, gap)
     np.testing.assert_allclose(expected, naive)
-    gamma, left, found = forward_backward(ratios, *law, null_segment=gap)
-    np.testing.assert_allclose(np.column_stack([gamma, left]), expected, atol=1e-5)
-    assert found == pytest.approx(log_ratio, abs=1e-5)
+    gamma, null_posterior, actual_ratio = forward_backward(ratios, *law, null_segment=gap)
+    np.testing.assert_allclose(np.column_stack([gamma, null_posterior]), expected, atol=1e-5)
+    assert actual_ratio == pytest.approx(log_ratio, abs=1e-5)
     assert naive_ratio == pytest.approx(log_ratio)
 
 
 def test_a_text_read_in_parts_gives_the_same(monkeypatch):
     ratios = np.random.default_rng(0).normal(0, 1, (2000, 3))
-    whole = forward_backward(ratios, 50.0, 0.2)
+    complete = forward_backward(ratios, 50.0, 0.2)
     monkeypatch.setattr(chain_module, "_STORED", 1)  # parts of 256 tokens
     parts = forward_backward(ratios, 50.0, 0.2)
-    for a, b in zip(whole, parts, strict=True):
+    for a, b in zip(complete, parts, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
 
@@ -125,27 +125,27 @@ def test_texts_behind_one_another_are_read_as_each_alone(monkeypatch, part):
     texts = [rng.normal(0, 1.5, (length, 3)).astype(np.float32) for length in (300, 1, 40, 700)]
     starts = np.cumsum([0, *map(len, texts)])[:-1].tolist()
     every = chain_module.exponentials(np.concatenate(texts))
-    found = chain_module.posteriors(every, 40.0, prior, 3, starts)
+    joint = chain_module.posteriors(every, 40.0, prior, 3, starts)
     for d, (start, text) in enumerate(zip(starts, texts, strict=True)):
         inside = slice(start, start + len(text))
         alone = chain_module.posteriors(chain_module.exponentials(text), 40.0, prior, 3)
-        np.testing.assert_array_equal(found[0][inside], alone[0])
-        np.testing.assert_array_equal(found[1][inside], alone[1])
-        assert found[2][d] == alone[2][0]
+        np.testing.assert_array_equal(joint[0][inside], alone[0])
+        np.testing.assert_array_equal(joint[1][inside], alone[1])
+        assert joint[2][d] == alone[2][0]
 
 
 def test_one_agent_without_alternative_holds_all():
-    gamma, left, log_ratio = forward_backward(np.full((10, 1), -3.0), 5.0)
+    gamma, null_posterior, log_ratio = forward_backward(np.full((10, 1), -3.0), 5.0)
     assert (gamma == 1).all()
-    assert (left == 0).all()
+    assert (null_posterior == 0).all()
     assert np.isfinite(log_ratio)
 
 
 def test_forward_backward_survives_ratios_of_any_size():
     ratios = np.array([[1e30, -1e30], [-1e30, 1e30]], np.float32).repeat(20, axis=0)
-    gamma, left, _ = forward_backward(ratios, 1e9, 0.5)
+    gamma, null_posterior, _ = forward_backward(ratios, 1e9, 0.5)
     assert np.isfinite(gamma).all()
-    assert np.isfinite(left).all()
+    assert np.isfinite(null_posterior).all()
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,12 @@ def test_segments_of_a_mean_below_their_stages_count_as_these(mean_segment, null
     beta = [np.ones(6)]
     for t in range(6, 0, -1):
         beta.insert(0, step @ (e[t] * beta[0]))
-    held = (np.array(alpha) * np.array(beta)).reshape(7, 3, 2).sum(axis=2)
-    gamma, left, log_ratio = forward_backward(ratios, mean_segment, 0.2, None, 2, null_segment=null_segment)
-    found = np.column_stack([gamma, left])
-    np.testing.assert_allclose(found, held / held.sum(axis=1, keepdims=True), atol=1e-5)
+    occupancy = (np.array(alpha) * np.array(beta)).reshape(7, 3, 2).sum(axis=2)
+    gamma, null_posterior, log_ratio = forward_backward(
+        ratios, mean_segment, 0.2, None, 2, null_segment=null_segment
+    )
+    posterior = np.column_stack([gamma, null_posterior])
+    np.testing.assert_allclose(posterior, occupancy / occupancy.sum(axis=1, keepdims=True), atol=1e-5)
     assert log_ratio == pytest.approx(np.log(alpha[-1].sum()), abs=1e-5)
 
 
@@ -187,9 +189,9 @@ def test_segments_of_a_mean_below_their_stages_count_as_these(mean_segment, null
 def test_chain_stays_finite_at_the_extremes(options: dict[str, Any]) -> None:
     ratios = np.full((2000, 2), -80.0)
     ratios[:1000, 0] = ratios[1000:, 1] = 80.0
-    posterior, left, log_ratio = forward_backward(ratios, **options)
+    posterior, null_posterior, log_ratio = forward_backward(ratios, **options)
     assert math.isfinite(log_ratio)
-    np.testing.assert_allclose(posterior.sum(axis=1) + left, 1, atol=1e-5)
+    np.testing.assert_allclose(posterior.sum(axis=1) + null_posterior, 1, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -220,11 +222,11 @@ def test_likelihoods_side_by_side_are_those_of_single_chains(ratios, seed, anybo
     null_prior = rng.uniform(0.01, 0.9, 5) if anybody else np.zeros(5)
     shares = rng.dirichlet(np.ones(ratios.shape[1]))
     priors = np.array([chain_module.prior_of(shares, share) for share in null_prior])
-    given = chain_module.exponentials(np.stack([ratios, -ratios]))
+    exponentials = chain_module.exponentials(np.stack([ratios, -ratios]))
     gaps = np.where(rng.random(5) < 0.5, np.nan, rng.uniform(1, 200, 5))
-    found = chain_module.batched_log_likelihood(given, lengths, priors, gaps)
-    for sign, row in zip((1, -1), found, strict=True):
+    likelihoods = chain_module.batched_log_likelihood(exponentials, lengths, priors, gaps)
+    for sign, row in zip((1, -1), likelihoods, strict=True):
         for length, share, gap, value in zip(lengths, null_prior, gaps, row, strict=True):
-            own = None if np.isnan(gap) else gap
-            expected = forward_backward(sign * ratios, length, share, shares, 3, own)[2]
+            null_segment = None if np.isnan(gap) else gap
+            expected = forward_backward(sign * ratios, length, share, shares, 3, null_segment)[2]
             assert value == pytest.approx(expected, rel=1e-5, abs=1e-4)

@@ -69,26 +69,28 @@ def test_neighbours_do_not_swallow_what_nobody_marked():
         for i, (low, high) in enumerate(itertools.pairwise(edges)):
             parts += [(i, scores[low:high], truth[low:high]), (-1, passage, np.full(PASSAGE, -1))]
         text, real, pairs = assembled(parts)
-        own = real >= 0
-        found = decode(text, pairs=pairs, allow_unattributed=True)
+        is_marked = real >= 0
+        decoded = decode(text, pairs=pairs, allow_unattributed=True)
         every = decode(text, pairs=pairs, allow_unattributed=True, repeats="count")
-        right.append(float((found.token_agents[own] == real[own]).mean()))
-        wrong += int((found.token_agents[~own] >= 0).sum())
-        counted += int((every.token_agents[~own] >= 0).sum())
+        right.append(float((decoded.token_agents[is_marked] == real[is_marked]).mean()))
+        wrong += int((decoded.token_agents[~is_marked] >= 0).sum())
+        counted += int((every.token_agents[~is_marked] >= 0).sum())
     assert np.mean(right) > 0.96  # one text in a hundred is below 0.9
     assert wrong < 0.6 * counted
 
 
 def test_a_quoted_turn_keeps_its_agent():
     scores, truth, _ = said(5, strength=1.5)
-    first, rest = int(truth[0]), int(np.argmax(truth != truth[0]))
-    quoted = scores[:rest]
-    middle = (1, scores[rest:], truth[rest:])
-    one = (0, quoted, np.full(rest, first))
-    text, real, pairs = assembled([one, middle, one, (2, scores[::-1][:200], truth[::-1][:200]), one])
-    found = decode(text, pairs=pairs, allow_unattributed=True)
-    assert (found.token_agents == real).mean() > 0.95
-    assert (found.token_agents[-rest:] == first).all()
+    first, second = int(truth[0]), int(np.argmax(truth != truth[0]))
+    quoted = scores[:second]
+    middle = (1, scores[second:], truth[second:])
+    quotation = (0, quoted, np.full(second, first))
+    text, real, pairs = assembled(
+        [quotation, middle, quotation, (2, scores[::-1][:200], truth[::-1][:200]), quotation]
+    )
+    decoded = decode(text, pairs=pairs, allow_unattributed=True)
+    assert (decoded.token_agents == real).mean() > 0.95
+    assert (decoded.token_agents[-second:] == first).all()
 
 
 def test_what_stands_between_copies_goes_to_them():
@@ -99,8 +101,8 @@ def test_what_stands_between_copies_goes_to_them():
     for blank in blanks:
         parts += [blank, parts[1]]
     text, _, pairs = assembled(parts)
-    found = decode(text, pairs=pairs, allow_unattributed=True)
-    assert (found.token_agents[-5 * (PASSAGE + 3) :] == -1).all()
+    decoded = decode(text, pairs=pairs, allow_unattributed=True)
+    assert (decoded.token_agents[-5 * (PASSAGE + 3) :] == -1).all()
 
 
 def test_texts_without_copies_are_read_as_with_every_pair_apart():
@@ -122,7 +124,7 @@ def test_what_chance_did_to_a_passage_is_not_multiplied():
         copies = [(1, passage, np.full(PASSAGE, -1))] * 10
         text, real, pairs = assembled([(0, scores, truth), *copies])
         for repeats in named:
-            found = decode(text, pairs=pairs, allow_unattributed=True, repeats=repeats)
-            sure = found.posterior.max(axis=1) > 0.99
+            decoded = decode(text, pairs=pairs, allow_unattributed=True, repeats=repeats)
+            sure = decoded.posterior.max(axis=1) > 0.99
             named[repeats] += int((sure & (real < 0)).sum())
     assert 3 * named["share"] < named["count"]

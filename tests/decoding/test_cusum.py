@@ -42,8 +42,8 @@ def test_margin_equals_the_formula(f):
 @settings(max_examples=25, deadline=None)
 @given(score_matrices(), st.integers(1, 12))
 def test_window_decoder_equals_the_formula(scores, window):
-    found = decode(scores, "window", window=window).token_agents
-    for t, agent in enumerate(found.tolist()):
+    agents = decode(scores, "window", window=window).token_agents
+    for t, agent in enumerate(agents.tolist()):
         low = t - window // 2
         totals = scores[max(low, 0) : max(low + window, 0)].sum(axis=0, dtype=np.float64)
         assert totals[agent] == pytest.approx(totals.max(), abs=1e-12)
@@ -55,9 +55,9 @@ def naive_cusum(z, tau, min_points, low=0):
     split = max(candidates, key=lambda b: abs(c[b - 1]), default=None)
     if split is None or abs(c[split - 1]) <= tau:
         return []
-    left, right = z[:split], z[split:]
+    left_values, right = z[:split], z[split:]
     return [
-        *naive_cusum(left, tau, min_points, low),
+        *naive_cusum(left_values, tau, min_points, low),
         low + split,
         *naive_cusum(right, tau, min_points, low + split),
     ]
@@ -114,16 +114,18 @@ def test_refine_equals_the_formula(f, seed, radius):
     ends = [0, *cuts.tolist(), len(f)]
     dominant = [f[a:b].sum(axis=0, dtype=np.float64).argmax() for a, b in itertools.pairwise(ends)]
     for s, old in enumerate(cuts.tolist()):
-        left, right = dominant[s], dominant[s + 1]
-        places = range(max(ends[s] + 1, old - radius), min(ends[s + 2] - 1, old + radius) + 1)
+        left_values, right = dominant[s], dominant[s + 1]
+        candidates = range(max(ends[s] + 1, old - radius), min(ends[s + 2] - 1, old + radius) + 1)
         gain = {
-            b: sum(float(f[i, left]) for i in range(places[0], b))
-            + sum(float(f[i, right]) for i in range(b, places[-1]))
-            for b in places
+            b: sum(float(f[i, left_values]) for i in range(candidates[0], b))
+            + sum(float(f[i, right]) for i in range(b, candidates[-1]))
+            for b in candidates
         }
-        if left != right:
+        if left_values != right:
             best = max(gain.values())
-            ends[s + 1] = min((b for b in places if gain[b] > best - 1e-9), key=lambda b: (abs(b - old), b))
+            ends[s + 1] = min(
+                (b for b in candidates if gain[b] > best - 1e-9), key=lambda b: (abs(b - old), b)
+            )
     assert refine(f.astype(np.float64), cuts, radius).tolist() == ends[1:-1]
 
 

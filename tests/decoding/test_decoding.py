@@ -22,10 +22,10 @@ def test_decoders_recover_synthetic_text_in_the_expected_order():
     for _ in range(20):
         scores, truth = synthetic(rng, 12, 5)
         for name in DECODERS:
-            found = decode(scores, name)
-            accuracy[name].append(token_accuracy(truth, found.token_agents))
+            decoded = decode(scores, name)
+            accuracy[name].append(token_accuracy(truth, decoded.token_agents))
             points = np.flatnonzero(np.diff(truth)) + 1
-            boundaries[name].append(boundary_f1(points, found.change_points, margin=16))
+            boundaries[name].append(boundary_f1(points, decoded.change_points, margin=16))
     mean = {name: np.mean(values) for name, values in accuracy.items()}
     assert mean["posterior"] > 0.95
     assert mean["posterior"] > mean["window"] > mean["cusum"] > 0.6
@@ -89,18 +89,18 @@ def test_permuting_agents_permutes_the_result(seed, order, decoder, allow_unattr
 def test_every_length_has_an_answer(decoder, allow_unattributed, tokens, agents):
     rng = np.random.default_rng(tokens)
     scores = rng.uniform(-1, 1, (tokens, agents)).astype(np.float32)
-    found = decode(scores, decoder, allow_unattributed=allow_unattributed)
-    assert isinstance(found, Segmentation)
-    assert found.token_agents.shape == (tokens,)
-    assert found.token_agents.dtype == np.int32
-    assert set(found.token_agents.tolist()) <= {*range(agents), *([-1] if allow_unattributed else [])}
-    assert [t for s in found.segments for t in range(s.start, s.end)] == list(range(tokens))
-    assert found.change_points.tolist() == [s.start for s in found.segments[1:]]
-    assert all(a.agent != b.agent for a, b in itertools.pairwise(found.segments))
+    decoded = decode(scores, decoder, allow_unattributed=allow_unattributed)
+    assert isinstance(decoded, Segmentation)
+    assert decoded.token_agents.shape == (tokens,)
+    assert decoded.token_agents.dtype == np.int32
+    assert set(decoded.token_agents.tolist()) <= {*range(agents), *([-1] if allow_unattributed else [])}
+    assert [t for s in decoded.segments for t in range(s.start, s.end)] == list(range(tokens))
+    assert decoded.change_points.tolist() == [s.start for s in decoded.segments[1:]]
+    assert all(a.agent != b.agent for a, b in itertools.pairwise(decoded.segments))
     if decoder == "posterior":
-        assert found.posterior.shape == (tokens, agents)
-        assert found.posterior.dtype == np.float32
-        assert found.strengths.shape == (agents,)
+        assert decoded.posterior.shape == (tokens, agents)
+        assert decoded.posterior.dtype == np.float32
+        assert decoded.strengths.shape == (agents,)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -115,10 +115,10 @@ def test_dtypes_and_strides_do_not_matter(decoder):
     scores, _ = synthetic(np.random.default_rng(2), 3, 3)
     scores = scores.astype(np.float16).astype(np.float32)
     expected = decode(scores, decoder).token_agents
-    kept = scores.copy()
+    original = scores.copy()
     for same in (scores.astype(np.float16), scores.astype(np.float64), np.asfortranarray(scores)):
         np.testing.assert_array_equal(decode(same, decoder).token_agents, expected)
-    np.testing.assert_array_equal(scores, kept)
+    np.testing.assert_array_equal(scores, original)
 
 
 @pytest.mark.parametrize(

@@ -20,19 +20,19 @@ def increment(x: int) -> int:
 def _compiled(monkeypatch: pytest.MonkeyPatch, folder: object) -> tuple[Any, list[str]]:
     """Compile `increment` with this cache folder; return it, and the warnings."""
     monkeypatch.setattr(jit._config, "CACHE_DIR", str(folder))
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loop = jit.njit(increment)
     assert loop(1) == 2
     assert str(folder) == jit._config.CACHE_DIR
-    return loop, [str(warning.message) for warning in said]
+    return loop, [str(warning.message) for warning in caught]
 
 
 def test_a_second_process_compiles_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for hits in (0, 1):
-        loop, said = _compiled(monkeypatch, tmp_path / "cache")
+        loop, warnings_ = _compiled(monkeypatch, tmp_path / "cache")
         assert sum(loop.stats.cache_hits.values()) == hits
-        assert said == []
+        assert warnings_ == []
     assert pathlib.Path(loop.stats.cache_path).is_relative_to(tmp_path / "cache")
 
 
@@ -56,15 +56,15 @@ def test_a_folder_that_others_can_write_is_not_used(
     cached = _compiled(monkeypatch, tmp_path / "cache")[0].stats.cache_path
     os.chmod(cached, below)
     os.chmod(tmp_path / "cache", mode)
-    loop, said = _compiled(monkeypatch, tmp_path / "cache")
+    loop, warnings_ = _compiled(monkeypatch, tmp_path / "cache")
     assert loop.stats.cache_path is None
-    assert said == [f"Numba's cache is off: others can write {tmp_path / 'cache'} (chmod -R go-w)"]
+    assert warnings_ == [f"Numba's cache is off: others can write {tmp_path / 'cache'} (chmod -R go-w)"]
 
 
 def test_without_a_folder_that_can_be_written_nothing_is_cached(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    loop, said = _compiled(monkeypatch, tmp_path / "file" / "cache")
+    loop, warnings_ = _compiled(monkeypatch, tmp_path / "file" / "cache")
     assert loop.stats.cache_path is None
-    assert said == []
+    assert warnings_ == []

@@ -11,18 +11,18 @@ from tests.support.scores import FOURIER, synthetic
 
 
 @pytest.mark.parametrize("strength", [0.4, 0.8, 1.6])
-@pytest.mark.parametrize("nobody", [0.0, 0.5])
-def test_strengths_of_pieces_are_found(strength: float, nobody: float) -> None:
+@pytest.mark.parametrize("null_prior", [0.0, 0.5])
+def test_strengths_of_pieces_are_found(strength: float, null_prior: float) -> None:
     rng = np.random.default_rng(3)
     scores, truth = synthetic(rng, 30, 3, strength)
     edges = np.append(0, np.flatnonzero(np.diff(truth)) + 1)
     sums = np.add.reduceat(scores, edges, axis=0, dtype=np.float64)
     counts = np.diff(np.append(edges, len(truth))).astype(np.float64)
     shares = np.full(3, 1 / 3)
-    ratios, found = piece_ratios(sums, counts, FOURIER, nobody, shares, PosteriorOptions())
-    np.testing.assert_allclose(found, strength, atol=0.12)
-    posterior = piece_posterior(ratios, nobody, shares)
+    ratios, strengths = piece_ratios(sums, counts, FOURIER, null_prior, shares, PosteriorOptions())
+    np.testing.assert_allclose(strengths, strength, atol=0.12)
+    posterior = piece_posterior(ratios, null_prior, shares)
     assert (posterior.argmax(axis=1) == truth[edges]).mean() > 0.9
-    np.testing.assert_allclose(posterior.sum(axis=1), 1, atol=1e-6 if nobody == 0 else 1)
-    given = PosteriorOptions(strengths=[0.5, 0.6, 0.7])
-    assert piece_ratios(sums, counts, FOURIER, nobody, shares, given)[1].tolist() == [0.5, 0.6, 0.7]
+    np.testing.assert_allclose(posterior.sum(axis=1), 1, atol=1e-6 if null_prior == 0 else 1)
+    options = PosteriorOptions(strengths=[0.5, 0.6, 0.7])
+    assert piece_ratios(sums, counts, FOURIER, null_prior, shares, options)[1].tolist() == [0.5, 0.6, 0.7]

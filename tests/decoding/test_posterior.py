@@ -29,18 +29,18 @@ def test_the_fit_finds_strengths_and_length_of_a_text_and_who_writes():
     scores[np.arange(len(truth)), truth] = np.cos(rng.vonmises(0, true[truth]))
     weight = np.ones(len(truth), np.float32)
     sums, weights = block_sums(scores.astype(np.float32), weight, 16)
-    found = fit(sums, weights, FOURIER, shrinkage=0, iterations=6)
-    np.testing.assert_allclose(found.strengths, true, atol=0.1)
-    np.testing.assert_allclose(found.shares, 1 / 3)  # of all who write
-    assert found.null_prior == 0
+    decoded = fit(sums, weights, FOURIER, shrinkage=0, iterations=6)
+    np.testing.assert_allclose(decoded.strengths, true, atol=0.1)
+    np.testing.assert_allclose(decoded.shares, 1 / 3)  # of all who write
+    assert decoded.null_prior == 0
     silent = np.append(scores, np.cos(2 * np.pi * rng.random((len(truth), 2))), axis=1).astype(np.float32)
     for null_prior in (0.0, 0.5):
-        known = fit(*block_sums(silent, weight, 16), FOURIER, null_prior=null_prior)
-        writers, others = np.split(known.shares, [3])
+        fitted_with_prior = fit(*block_sums(silent, weight, 16), FOURIER, null_prior=null_prior)
+        writers, silent_agents = np.split(fitted_with_prior.shares, [3])
         np.testing.assert_allclose(writers, writers[0])
-        assert writers.sum() == pytest.approx(1 - known.null_prior, rel=0.02)
-        assert others.max() < 0.01
-    assert 220 <= found.mean_segment <= 500  # turns are of 300
+        assert writers.sum() == pytest.approx(1 - fitted_with_prior.null_prior, rel=0.02)
+        assert silent_agents.max() < 0.01
+    assert 220 <= decoded.mean_segment <= 500  # turns are of 300
     start = fit(sums, weights, FOURIER, iterations=0, mean_segment=99.0, null_prior=0.1)
     assert len(set(start.strengths.tolist())) == 1  # a guess for all agents together
     assert 0.4 < start.strengths[0] < 1.6
@@ -49,8 +49,8 @@ def test_the_fit_finds_strengths_and_length_of_a_text_and_who_writes():
     np.testing.assert_allclose(start.shares, (1 - start.null_prior) / 3)
     for number in (0, 0.0):  # JSON may write either
         assert fit(sums, weights, FOURIER, null_prior=number).null_prior == 0
-    given = fit(sums, weights, FOURIER, strengths=true, null_prior=0.5)
-    assert given.strengths.tolist() == true.tolist()
+    with_strengths = fit(sums, weights, FOURIER, strengths=true, null_prior=0.5)
+    assert with_strengths.strengths.tolist() == true.tolist()
     for bad, words in (
         ({"null_prior": 1.5}, "null_prior: got 1.5"),
         ({"mean_segment": -5}, "mean_segment: got -5"),
@@ -68,11 +68,11 @@ def test_whoever_holds_little_keeps_it():
     truth = np.repeat([0, 1, 2, 0, 1, 2, 3, 0, 1, 2, 0, 1, 2], [300] * 6 + [120] + [300] * 6)
     scores = np.cos(2 * np.pi * rng.random((len(truth), 5)))  # the fifth says nothing
     scores[np.arange(len(truth)), truth] = np.cos(rng.vonmises(0, 1.5, len(truth)))
-    found = fit(*block_sums(scores.astype(np.float32), np.ones(len(truth), np.float32), 16), FOURIER)
-    others = found.shares[:3]
-    np.testing.assert_allclose(others, others[0])
-    assert found.shares[3] / found.shares.sum() == pytest.approx(120 / len(truth), rel=0.5)
-    assert found.shares[4] < 0.2 * found.shares[3]
+    decoded = fit(*block_sums(scores.astype(np.float32), np.ones(len(truth), np.float32), 16), FOURIER)
+    small = decoded.shares[:3]
+    np.testing.assert_allclose(small, small[0])
+    assert decoded.shares[3] / decoded.shares.sum() == pytest.approx(120 / len(truth), rel=0.5)
+    assert decoded.shares[4] < 0.2 * decoded.shares[3]
 
 
 def test_in_forced_choice_segments_may_be_a_quarter_of_the_guess():
@@ -108,11 +108,11 @@ def test_posteriors_are_right_where_gaps_alternate_with_turns(length, gap, stren
     differences = []
     for seed in range(16):
         scores, truth = alternating(np.random.default_rng([19, seed]), 6, 12, length, gap, strength)
-        found = decode(scores, family=FOURIER, allow_unattributed=True)
-        assert found.posterior is not None
-        named = found.token_agents >= 0
-        stated = found.posterior.max(axis=1)[named].mean()
-        differences.append(stated - (found.token_agents == truth)[named].mean())
+        decoded = decode(scores, family=FOURIER, allow_unattributed=True)
+        assert decoded.posterior is not None
+        named = decoded.token_agents >= 0
+        stated = decoded.posterior.max(axis=1)[named].mean()
+        differences.append(stated - (decoded.token_agents == truth)[named].mean())
     assert abs(np.mean(differences)) < 0.02
 
 
@@ -120,10 +120,10 @@ def test_a_null_length_is_fitted_only_if_gaps_alternate():
     rng = np.random.default_rng(7)
     scores, truth = alternating(rng, 4, 12, 200, 60, 1.0)
     ones = np.ones(len(truth), np.float32)
-    found = fit(*block_sums(scores, ones, 16), FOURIER, null_prior=0.5)
-    assert found.null_segment is not None
-    assert 40 <= found.null_segment <= 90  # gaps are of 60
-    assert 140 <= found.mean_segment <= 280  # turns are of 200
+    decoded = fit(*block_sums(scores, ones, 16), FOURIER, null_prior=0.5)
+    assert decoded.null_segment is not None
+    assert 40 <= decoded.null_segment <= 90  # gaps are of 60
+    assert 140 <= decoded.mean_segment <= 280  # turns are of 200
     for options in ({"null_prior": 0.0}, {"null_prior": 0.5, "mean_segment": 130.0}):
         assert fit(*block_sums(scores, ones, 16), FOURIER, **options).null_segment is None
     plain, truth = synthetic(rng, 12, 4, strength=1.0)
@@ -137,8 +137,8 @@ def green_list(rng, tokens, marked, shift):
     return (rng.random(tokens) < np.where(marked, odds / (1 + odds), 0.25)).astype(np.float32)[:, None]
 
 
-def intersection_over_union(found, truth):
-    return (found & truth).sum() / (found | truth).sum()
+def intersection_over_union(decoded, truth):
+    return (decoded & truth).sum() / (decoded | truth).sum()
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_marks_strong_in_a_short_stretch_or_weak_in_a_long_one(start, end, shift
     rng, truth = np.random.default_rng(9), (np.arange(500) >= start) & (np.arange(500) < end)
     overlaps, segments = [], []
     for _ in range(100):
-        found = decode(green_list(rng, 500, truth, shift), family=law, allow_unattributed=True)
-        overlaps.append(intersection_over_union(found.token_agents == 0, truth))
-        segments.append(sum(span.agent == 0 for span in found.segments))
+        decoded = decode(green_list(rng, 500, truth, shift), family=law, allow_unattributed=True)
+        overlaps.append(intersection_over_union(decoded.token_agents == 0, truth))
+        segments.append(sum(span.agent == 0 for span in decoded.segments))
     assert np.mean(overlaps) > overlap
     assert np.mean(np.array(segments) == 1) > one_segment
 
@@ -161,10 +161,10 @@ def test_marks_strong_in_a_short_stretch_or_weak_in_a_long_one(start, end, shift
 def test_text_without_a_mark_is_unattributed(agents: int) -> None:
     rng = np.random.default_rng(5)
     scores = np.cos(2 * np.pi * rng.random((40, 1000, agents)))
-    found = [decode(x, allow_unattributed=True) for x in scores]
-    assert np.mean([each.token_agents < 0 for each in found]) > 0.85
+    decoded = [decode(x, allow_unattributed=True) for x in scores]
+    assert np.mean([result.token_agents < 0 for result in decoded]) > 0.85
     # That the text holds no mark at all is part of every posterior: it is small everywhere.
-    assert np.median([each.posterior.sum(axis=1).max() for each in found]) < 0.7
+    assert np.median([result.posterior.sum(axis=1).max() for result in decoded]) < 0.7
 
 
 def test_one_turn_in_a_long_unmarked_text_is_found():
@@ -174,9 +174,9 @@ def test_one_turn_in_a_long_unmarked_text_is_found():
     for _ in range(10):
         scores = np.cos(2 * np.pi * rng.random((8000, 6)))
         scores[truth, 2] = np.cos(rng.vonmises(0, 1.0, 200))
-        found = decode(scores.astype(np.float32), allow_unattributed=True)
-        assert (found.token_agents[~truth] >= 0).mean() < 0.01
-        overlaps.append(intersection_over_union(found.token_agents == 2, truth))
+        decoded = decode(scores.astype(np.float32), allow_unattributed=True)
+        assert (decoded.token_agents[~truth] >= 0).mean() < 0.01
+        overlaps.append(intersection_over_union(decoded.token_agents == 2, truth))
     assert np.mean(overlaps) > 0.85
 
 
@@ -196,19 +196,19 @@ def test_evidence_is_the_mean_likelihood_ratio_over_unmarked_texts():
 
 def test_a_weak_stretch_beside_a_strong_one_is_found():
     marked = np.repeat([0.0, 0.5, 0.0, 0.85, 0.0], [100, 100, 120, 80, 100])
-    right, alike = list[float](), 0
+    right, equal = list[float](), 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
         for strengths in (marked, np.where(marked > 0, 0.85, 0)):
             scores = rng.exponential(1 / (1 - strengths)).astype(np.float32)[:, None]
             if strengths is marked:
-                found = decode(scores, family="gumbel", allow_unattributed=True).token_agents
-                right.append(float((found[100:200] == 0).mean()))
+                decoded = decode(scores, family="gumbel", allow_unattributed=True).token_agents
+                right.append(float((decoded[100:200] == 0).mean()))
             else:
                 sums, weights = block_sums(scores, np.ones(len(scores), np.float32), 5)
-                alike += fit(sums, weights, FAMILIES["gumbel"], block=5, null_prior=0.5).weaker is None
+                equal += fit(sums, weights, FAMILIES["gumbel"], block=5, null_prior=0.5).weaker is None
     assert np.mean(right) > 0.75  # a half with one strength for all segments
-    assert alike == 20
+    assert equal == 20
 
 
 def test_the_null_share_is_fitted_to_the_text():
@@ -217,8 +217,8 @@ def test_the_null_share_is_fitted_to_the_text():
     weight = np.ones(len(scores), np.float32)
     assert fit(*block_sums(scores, weight, 8), FOURIER, block=8, null_prior=0.5).null_prior < 0.1
     turns = np.cumsum(np.append(0, np.diff(truth) != 0))
-    rest = turns % 2 == 1
-    scores[rest] = np.cos(2 * np.pi * rng.random((rest.sum(), 3)))
+    is_unmarked = turns % 2 == 1
+    scores[is_unmarked] = np.cos(2 * np.pi * rng.random((is_unmarked.sum(), 3)))
     assert fit(*block_sums(scores, weight, 8), FOURIER, block=8, null_prior=0.5).null_prior > 0.4
 
 
@@ -233,20 +233,20 @@ def test_agents_of_little_text_are_near_all_agents_and_those_of_much_are_not():
     true = np.array([0.5, 1.5, 1.5])
     scores = np.cos(2 * np.pi * rng.random((len(truth), 3)))
     scores[np.arange(len(truth)), truth] = np.cos(rng.vonmises(0, true[truth]))
-    found = decode(scores.astype(np.float32))
-    np.testing.assert_allclose(found.strengths[:2], true[:2], atol=0.15)
-    alike = decode(scores.astype(np.float32), shrinkage=1e6).strengths
-    assert alike.min() > 0.5
-    assert np.ptp(alike) < 0.01
+    decoded = decode(scores.astype(np.float32))
+    np.testing.assert_allclose(decoded.strengths[:2], true[:2], atol=0.15)
+    pooled = decode(scores.astype(np.float32), shrinkage=1e6).strengths
+    assert pooled.min() > 0.5
+    assert np.ptp(pooled) < 0.01
 
 
 def test_forward_backward_is_stable_over_a_million_tokens():
     tokens = 1_000_000
     scores = np.full((tokens, 2), 1.0, np.float32)
     scores[: tokens // 2, 0] = scores[tokens // 2 :, 1] = -1.0
-    found = decode(scores, strengths=[4.0, 4.0])
-    assert found.segments == (Span(0, tokens // 2, 1), Span(tokens // 2, tokens, 0))
-    np.testing.assert_allclose(found.posterior.sum(axis=1), 1, atol=1e-5)
+    decoded = decode(scores, strengths=[4.0, 4.0])
+    assert decoded.segments == (Span(0, tokens // 2, 1), Span(tokens // 2, tokens, 0))
+    np.testing.assert_allclose(decoded.posterior.sum(axis=1), 1, atol=1e-5)
 
 
 def test_agents_that_say_nothing_take_little_from_those_that_speak():
@@ -282,29 +282,30 @@ def test_posterior_shares_drops_or_counts_repeats():
 
 def test_weights_are_factors_of_the_evidence():
     scores = np.random.default_rng(4).normal(0.3, 1, (300, 2)).astype(np.float32)
-    given = {"strengths": [0.5, 0.5], "mean_segment": 100}
-    plain = decode(scores, **given)
-    np.testing.assert_array_equal(decode(scores, weights=np.ones(300), **given).posterior, plain.posterior)
-    none = decode(scores, weights=np.zeros(300), **given).posterior
+    options = {"strengths": [0.5, 0.5], "mean_segment": 100}
+    plain = decode(scores, **options)
+    np.testing.assert_array_equal(decode(scores, weights=np.ones(300), **options).posterior, plain.posterior)
+    none = decode(scores, weights=np.zeros(300), **options).posterior
     np.testing.assert_allclose(none, 0.5, atol=1e-6)
     # Beyond a token of weight 0 its score does not matter.
     weights = np.where(np.arange(300) % 3 == 0, 0.0, 2.0)
     noisy = np.where(weights[:, None] > 0, scores, 50).astype(np.float32)
     np.testing.assert_array_equal(
-        decode(noisy, weights=weights, **given).posterior, decode(scores, weights=weights, **given).posterior
+        decode(noisy, weights=weights, **options).posterior,
+        decode(scores, weights=weights, **options).posterior,
     )
 
 
 def test_in_family_gumbel_what_follows_an_earlier_context_says_nothing():
     scores = np.random.default_rng(0).exponential(size=(700, 2)).astype(np.float32)
     pairs = np.concatenate([np.arange(50), np.arange(50), np.arange(50, 600), np.arange(50)])
-    for place, matters in ((70, False), (670, True)):  # 50 tokens and 600 tokens after the same context
+    for position, matters in ((70, False), (670, True)):  # 50 tokens and 600 tokens after the same context
         changed = scores.copy()
-        changed[place, 0] += 3
+        changed[position, 0] += 3
         for repeats in ("share", "drop", "count"):
             options = {"family": "gumbel", "pairs": pairs, "repeats": repeats}
-            found = [decode(x, **options).posterior for x in (scores, changed)]
-            assert np.array_equal(*found) != matters
+            decoded = [decode(x, **options).posterior for x in (scores, changed)]
+            assert np.array_equal(*decoded) != matters
 
 
 def test_boundaries_lie_where_they_are_likeliest():
@@ -323,8 +324,8 @@ def test_boundary_intervals_reach_to_the_nearest_sure_token(seed, tokens, agents
     spans = [(a, b, int(rng.integers(-1, agents))) for a, b in itertools.pairwise(cuts)]
     of = np.column_stack([posterior, 1 - posterior.sum(axis=1)])
     expected = [(0, 0)]
-    for (start, at, left), (_, end, right) in itertools.pairwise(spans):
-        low = max((t + 1 for t in range(start, at) if of[t, left] >= 0.95), default=start)
+    for (start, at, left_agent), (_, end, right) in itertools.pairwise(spans):
+        low = max((t + 1 for t in range(start, at) if of[t, left_agent] >= 0.95), default=start)
         high = min((t for t in range(at, end) if of[t, right] >= 0.95), default=end)
         expected.append((low, high))
     assert boundary_intervals(posterior, spans) == [*expected, (tokens, tokens)]
@@ -359,26 +360,26 @@ def test_no_run_is_shorter_than_min_segment(seed: int, min_segment: int) -> None
     scores = rng.uniform(-1, 1, (int(rng.integers(1, 400)), 3)).astype(np.float32)
     options = {"mean_segment": 2.0, "allow_unattributed": bool(seed % 2)}
     every_run = decode(scores, min_segment=1, **options)
-    found = decode(scores, min_segment=min_segment, **options)
-    assert len(found.segments) == 1 or min(s.end - s.start for s in found.segments) >= min_segment
+    decoded = decode(scores, min_segment=min_segment, **options)
+    assert len(decoded.segments) == 1 or min(s.end - s.start for s in decoded.segments) >= min_segment
     for start, end, agent in every_run.segments:  # a run that is long enough keeps its label
         if end - start >= min_segment:
-            assert (found.token_agents[start:end] == agent).all()
+            assert (decoded.token_agents[start:end] == agent).all()
 
 
 @pytest.mark.parametrize("agents", [1, 3])
 def test_forced_choice_of_a_long_unmarked_text(agents: int) -> None:
     # Nobody explains such a text better by e^thousands, but is not in the chain.
     scores = np.random.default_rng(3).uniform(-1, 1, (20_000, agents)).astype(np.float32)
-    found = decode(scores, strengths=[2.0] * agents)
-    np.testing.assert_allclose(found.posterior.sum(axis=1), 1, atol=1e-5)
+    decoded = decode(scores, strengths=[2.0] * agents)
+    np.testing.assert_allclose(decoded.posterior.sum(axis=1), 1, atol=1e-5)
 
 
 def test_agents_without_any_text_keep_a_share() -> None:
     scores = np.zeros((3000, 3), np.float32)
     scores[:, 0] = 30
-    found = decode(scores, family="gumbel", shrinkage=0, allow_unattributed=True)
-    assert found.segments == ((0, 3000, 0),)
+    decoded = decode(scores, family="gumbel", shrinkage=0, allow_unattributed=True)
+    assert decoded.segments == ((0, 3000, 0),)
     assert decode(scores[:0], shrinkage=0).segments == ()
 
 
@@ -386,11 +387,11 @@ def test_posterior_leaves_hopeless_agents_out_without_changing_the_rest():
     rng = np.random.default_rng(1)
     scores, truth = synthetic(rng, 4, 3, strength=1.5)
     crowd = np.cos(2 * np.pi * rng.random((len(truth), 300))).astype(np.float32)
-    found = decode(np.hstack([scores, crowd]), allow_unattributed=True)
-    assert token_accuracy(truth, found.token_agents) > 0.9
-    assert found.posterior.shape == (len(truth), 3 + crowd.shape[1])
+    decoded = decode(np.hstack([scores, crowd]), allow_unattributed=True)
+    assert token_accuracy(truth, decoded.token_agents) > 0.9
+    assert decoded.posterior.shape == (len(truth), 3 + crowd.shape[1])
     # Of few agents most are kept: log A - 4 is below what chance gives.
-    assert (found.posterior == 0).all(axis=0).sum() >= crowd.shape[1] - 20
+    assert (decoded.posterior == 0).all(axis=0).sum() >= crowd.shape[1] - 20
 
 
 def span_sums(scores, boundaries):
@@ -412,11 +413,11 @@ def test_the_candidates_alone_give_what_all_agents_give():
         masks = (scored, repeated, allow_unattributed)
         few = candidates(sums_of, scores.shape[1], "posterior", "fourier", *masks)
         every = decode(scores, "posterior", "fourier", *masks)
-        found = decode(scores[:, few], "posterior", "fourier", *masks, agents=scores.shape[1])
+        decoded = decode(scores[:, few], "posterior", "fourier", *masks, agents=scores.shape[1])
         assert 3 <= len(few) < scores.shape[1]
-        np.testing.assert_array_equal(np.append(few, -1)[found.token_agents], every.token_agents)
-        np.testing.assert_allclose(found.posterior, every.posterior[:, few], atol=1e-6)
-        np.testing.assert_allclose(found.strengths, every.strengths[few], rtol=1e-9)
+        np.testing.assert_array_equal(np.append(few, -1)[decoded.token_agents], every.token_agents)
+        np.testing.assert_allclose(decoded.posterior, every.posterior[:, few], atol=1e-6)
+        np.testing.assert_allclose(decoded.strengths, every.strengths[few], rtol=1e-9)
 
 
 def test_the_first_two_agents_of_every_window_are_candidates():
@@ -424,7 +425,7 @@ def test_the_first_two_agents_of_every_window_are_candidates():
     everywhere = np.ones(700, bool)
     for window, step in ((64, 16), (30, 7), (900, 16)):
         ranked = np.argsort(windows(scores, window, step), axis=1)[:, -2:]
-        found = candidates(
+        decoded = candidates(
             lambda boundaries, counted, low, high: span_sums(scores[:, low:high], boundaries),
             60,
             "cusum",
@@ -434,12 +435,12 @@ def test_the_first_two_agents_of_every_window_are_candidates():
             window=window,
             step=step,
         )
-        assert set(found.tolist()) == {0, *ranked.ravel().tolist()}
+        assert set(decoded.tolist()) == {0, *ranked.ravel().tolist()}
 
 
 def test_no_more_than_the_limit_are_candidates():
     ranks = np.random.default_rng(0).random(400)
-    kept = at_most(np.arange(0, 400, 1), ranks)
-    assert len(kept) == 256
-    assert ranks[kept].min() >= np.sort(ranks)[-256]
+    retained = at_most(np.arange(0, 400, 1), ranks)
+    assert len(retained) == 256
+    assert ranks[retained].min() >= np.sort(ranks)[-256]
     assert at_most(np.arange(5), ranks).tolist() == list(range(5))

@@ -13,19 +13,19 @@ from iet.errors import InputError, ShapeError
 from tests.support.scores import chain_text
 
 
-def one(held: Any, **more: Any) -> tuple[float, float]:
+def one(token_posterior: Any, **more: Any) -> tuple[float, float]:
     """The interval of one span of one agent."""
-    posterior = np.asarray(held, np.float32)[:, None]
+    posterior = np.asarray(token_posterior, np.float32)[:, None]
     low, high = share_intervals(posterior, *np.array([[0], [len(posterior)], [0]]), **more)
     return float(low[0]), float(high[0])
 
 
 def test_one_boundary_whose_place_is_uncertain() -> None:
     # The agent surely holds 60 tokens; its last one is the 60th to 99th, all alike.
-    held = np.append(np.ones(60), 1 - np.arange(1, 41) / 41)
-    low, high = one(held)
+    posterior = np.append(np.ones(60), 1 - np.arange(1, 41) / 41)
+    low, high = one(posterior)
     assert (low, high) == pytest.approx((0.62, 0.98), abs=1.5 / 64)
-    assert one(held, sure=0.0) == pytest.approx((0.8, 0.8), abs=1.5 / 64)
+    assert one(posterior, sure=0.0) == pytest.approx((0.8, 0.8), abs=1.5 / 64)
 
 
 def test_two_boundaries_are_independent_where_a_token_between_them_is_sure() -> None:
@@ -51,46 +51,46 @@ def test_what_is_sure_and_what_is_one_chance() -> None:
 
 def test_ends_of_a_short_span_are_shares_that_can_be() -> None:
     # One more than 8 of 10 tokens is held with 0.9, two with 0.5: 8, 9 or 10 with 0.1, 0.4, 0.5.
-    held = np.append(np.ones(8), [0.9, 0.5])
-    assert one(held) == (0.8, 1.0)
-    assert one(held, sure=0.79) == (0.9, 1.0)  # 0.105 on either side
-    assert one(held, sure=0.0) == (1.0, 1.0)
+    posterior = np.append(np.ones(8), [0.9, 0.5])
+    assert one(posterior) == (0.8, 1.0)
+    assert one(posterior, sure=0.79) == (0.9, 1.0)  # 0.105 on either side
+    assert one(posterior, sure=0.0) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(
-    ("nobody", "length", "strength"),
+    ("null_prior", "length", "strength"),
     [(0.0, 100, 0.3), (0.3, 60, 0.5), (0.3, 200, 0.3), (0.8, 60, 0.5), (0.3, 10, 3.0), (0.0, 10, 1.0)],
 )
 def test_intervals_hold_the_share_where_the_chain_is_right(
-    nobody: float, length: float, strength: float
+    null_prior: float, length: float, strength: float
 ) -> None:
     rng = np.random.default_rng(3)
-    held = inside = 0
+    posterior = inside = 0
     named, wrong, spread = np.zeros(2), np.zeros(2), []
     expected = []
     for _ in range(50):
-        truth, ratios = chain_text(rng, 1500, 4, length, nobody, strength)
-        gamma, left, _ = forward_backward(ratios, length, nobody)
-        labels = np.where(left > gamma.max(axis=1), -1, gamma.argmax(axis=1))
+        truth, ratios = chain_text(rng, 1500, 4, length, null_prior, strength)
+        gamma, null_posterior, _ = forward_backward(ratios, length, null_prior)
+        labels = np.where(null_posterior > gamma.max(axis=1), -1, gamma.argmax(axis=1))
         starts = np.append(0, np.flatnonzero(np.diff(labels)) + 1)
         ends, agents = np.append(starts[1:], len(labels)), labels[starts]
-        some = agents >= 0
-        starts, ends, agents = starts[some], ends[some], agents[some]
+        attributed = agents >= 0
+        starts, ends, agents = starts[attributed], ends[attributed], agents[attributed]
         low, high = share_intervals(gamma, starts, ends, agents)
         shares = np.array(
-            [(truth[a:b] == who).mean() for a, b, who in zip(starts, ends, agents, strict=True)]
+            [(truth[a:b] == agent).mean() for a, b, agent in zip(starts, ends, agents, strict=True)]
         )
         inside += int(((low - 1e-6 <= shares) & (shares <= high + 1e-6)).sum())
-        held += len(shares)
+        posterior += len(shares)
         spread += (high - low).tolist()
-        means = [gamma[a:b, who].mean() for a, b, who in zip(starts, ends, agents, strict=True)]
+        means = [gamma[a:b, agent].mean() for a, b, agent in zip(starts, ends, agents, strict=True)]
         expected += (shares - means).tolist()
         for i, level in enumerate((0.05, 0.01)):
             sure = gamma.max(axis=1) >= 1 - level
             named[i] += sure.sum()
             wrong[i] += (gamma.argmax(axis=1) != truth)[sure].sum()
-    assert inside / held >= 0.9 - 3 * math.sqrt(0.09 / held)
-    assert abs(np.mean(expected)) < 4 * np.std(expected) / math.sqrt(held)
+    assert inside / posterior >= 0.9 - 3 * math.sqrt(0.09 / posterior)
+    assert abs(np.mean(expected)) < 4 * np.std(expected) / math.sqrt(posterior)
     assert np.mean(spread) < 1
     # Tokens that are sure at a level are wrong at most that often: they hang together in some 20.
     for i, level in enumerate((0.05, 0.01)):
@@ -102,12 +102,12 @@ def test_spans_of_any_order_and_none_at_all() -> None:
     posterior = rng.dirichlet(np.ones(3), 90).astype(np.float32)
     spans = np.array([[30, 80, 1], [0, 30, 0], [40, 40, 2], [80, 90, 2]])
     low, high = share_intervals(posterior, *spans.T)
-    again = share_intervals(posterior, *spans[::-1].T)
-    np.testing.assert_array_equal(low, again[0][::-1])
-    np.testing.assert_array_equal(high, again[1][::-1])
+    reversed_ = share_intervals(posterior, *spans[::-1].T)
+    np.testing.assert_array_equal(low, reversed_[0][::-1])
+    np.testing.assert_array_equal(high, reversed_[1][::-1])
     assert (low[2], high[2]) == (0, 0)
     assert ((low >= 0) & (low <= high) & (high <= 1)).all()
-    assert [len(each) for each in share_intervals(posterior, *np.zeros((3, 0), np.int64))] == [0, 0]
+    assert [len(array) for array in share_intervals(posterior, *np.zeros((3, 0), np.int64))] == [0, 0]
 
 
 @pytest.mark.parametrize(

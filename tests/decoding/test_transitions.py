@@ -28,16 +28,16 @@ def test_confidence_equals_the_formula():
     rng = np.random.default_rng(0)
     scores = rng.uniform(-1, 1, (640, 3)).astype(np.float32)
     f = windows(scores)
-    found = transitions([(0, 320, 2), (320, 640, 0)], f, neighbourhood=5)
+    result = transitions([(0, 320, 2), (320, 640, 0)], f, neighbourhood=5)
     centres = np.arange(len(f)) * 16 + 32
-    left = f[centres < 320][-5:].mean(axis=0)
+    left_mean = f[centres < 320][-5:].mean(axis=0)
     right = f[centres > 320][:5].mean(axis=0)
-    lead = (left[2] - max(left[0], left[1])) + (right[0] - max(right[1], right[2]))
-    assert found.agents == (0, 2)
-    assert found.observed[0][:3] == (320, 2, 0)
-    np.testing.assert_allclose(found.confidence, [[0, 0], [1 / (1 + math.exp(-lead)), 0]])
-    assert found.adjacency.tolist() == [[False, False], [True, False]]
-    assert found.bitmask == 4
+    lead = (left_mean[2] - max(left_mean[0], left_mean[1])) + (right[0] - max(right[1], right[2]))
+    assert result.agents == (0, 2)
+    assert result.observed[0][:3] == (320, 2, 0)
+    np.testing.assert_allclose(result.confidence, [[0, 0], [1 / (1 + math.exp(-lead)), 0]])
+    assert result.adjacency.tolist() == [[False, False], [True, False]]
+    assert result.bitmask == 4
 
 
 @given(
@@ -56,19 +56,22 @@ def test_confidence_equals_the_formula_for_any_segments(seed, step, window, neig
         else:
             merged.append([start, end, agent])
     expected = []
-    for left, right in itertools.pairwise(merged):
+    for left_segment, right in itertools.pairwise(merged):
         lead = 0.0
-        for (start, end, agent), near in ((left, slice(-neighbourhood, None)), (right, slice(neighbourhood))):
+        for (start, end, agent), near in (
+            (left_segment, slice(-neighbourhood, None)),
+            (right, slice(neighbourhood)),
+        ):
             rows = np.flatnonzero((start < centres) & (centres < end))[near]
             if not len(rows):
                 rows = np.array([np.abs(centres - (start + end) / 2).argmin()])
             mean = f[rows].mean(axis=0)
             lead += mean[agent] - max(np.delete(mean, agent), default=0.0)
-        if left[2] >= 0 and right[2] >= 0:
-            expected.append((right[0], left[2], right[2], 1 / (1 + math.exp(-lead))))
-    found = transitions(segments, f, window, step, neighbourhood).observed
-    assert [t[:3] for t in found] == [t[:3] for t in expected]
-    np.testing.assert_allclose([t[3] for t in found], [t[3] for t in expected], rtol=1e-9)
+        if left_segment[2] >= 0 and right[2] >= 0:
+            expected.append((right[0], left_segment[2], right[2], 1 / (1 + math.exp(-lead))))
+    result = transitions(segments, f, window, step, neighbourhood).observed
+    assert [t[:3] for t in result] == [t[:3] for t in expected]
+    np.testing.assert_allclose([t[3] for t in result], [t[3] for t in expected], rtol=1e-9)
 
 
 def test_neighbourhoods_stay_within_their_own_segments():
@@ -87,12 +90,12 @@ def test_confidence_is_the_best_of_several_boundaries():
     f = np.zeros((40, 2))
     f[:10, 0] = f[20:30, 0] = 0.1
     f[10:20, 1], f[30:, 1] = 0.1, 0.9
-    found = transitions([(0, 192, 0), (192, 352, 1), (352, 512, 0), (512, 688, 1)], f)
-    forward = [t.confidence for t in found.observed if t.source == 0]
+    result = transitions([(0, 192, 0), (192, 352, 1), (352, 512, 0), (512, 688, 1)], f)
+    forward = [t.confidence for t in result.observed if t.source == 0]
     assert len(forward) == 2
-    assert found.confidence[0, 1] == max(forward) > min(forward)
-    assert found.accumulate() == [(192, 2), (352, 6), (512, 6)]
-    assert found.bitmask == 6
+    assert result.confidence[0, 1] == max(forward) > min(forward)
+    assert result.accumulate() == [(192, 2), (352, 6), (512, 6)]
+    assert result.bitmask == 6
 
 
 def test_unattributed_text_is_no_agent_and_no_bridge_unless_asked():
@@ -110,33 +113,33 @@ def test_unattributed_text_is_no_agent_and_no_bridge_unless_asked():
 
 def test_neighbouring_segments_of_one_agent_are_one():
     f = np.zeros((20, 2))
-    found = transitions([(0, 100, 0), (100, 100, 1), (100, 150, 0), (150, 300, 1)], f)
-    assert [t[:3] for t in found.observed] == [(150, 0, 1)]
+    result = transitions([(0, 100, 0), (100, 100, 1), (100, 150, 0), (150, 300, 1)], f)
+    assert [t[:3] for t in result.observed] == [(150, 0, 1)]
 
 
 def test_dense_places_the_active_agents_among_all():
     f = np.zeros((20, 5))
-    found = transitions([(0, 100, 3), (100, 300, 1)], f)
-    dense = found.dense(range(5))
-    assert found.confidence.shape == (2, 2)
+    result = transitions([(0, 100, 3), (100, 300, 1)], f)
+    dense = result.dense(range(5))
+    assert result.confidence.shape == (2, 2)
     assert dense.confidence.shape == (5, 5)
     assert np.argwhere(dense.adjacency).tolist() == [[3, 1]]
     assert dense.bitmask == 1 << (3 * 5 + 1)
     assert dense.accumulate() == [(100, dense.bitmask)]
     with pytest.raises(InputError, match="all_agents"):
-        found.dense([1, 2])
+        result.dense([1, 2])
     with pytest.raises(InputError, match="all_agents"):
-        found.dense([1, 1, 3])
+        result.dense([1, 1, 3])
 
 
 @pytest.mark.parametrize("segments", [[], [(0, 5, -1)], [(0, 5, 0)], [(0, 5, 0), (5, 10, 1)]])
 def test_short_texts_have_an_answer(segments):
     tokens = segments[-1][1] if segments else 0
-    found = transitions(segments, windows(np.zeros((tokens, 2), np.float32)))
-    assert len(found.observed) == max(0, len(segments) - 1)
-    one = transitions([(0, 50, 0)], windows(np.zeros((50, 1), np.float32)))
-    assert one.agents == (0,)
-    assert one.confidence.tolist() == [[0.0]]
+    result = transitions(segments, windows(np.zeros((tokens, 2), np.float32)))
+    assert len(result.observed) == max(0, len(segments) - 1)
+    single = transitions([(0, 50, 0)], windows(np.zeros((50, 1), np.float32)))
+    assert single.agents == (0,)
+    assert single.confidence.tolist() == [[0.0]]
 
 
 @pytest.mark.parametrize("name", ["chain", "star_pure", "tree", "circle"])
@@ -147,9 +150,9 @@ def test_a_walk_along_a_topology_is_recovered_from_its_scores(name):
     scores = np.cos(2 * np.pi * rng.random((len(truth), 5)))
     scores[np.arange(len(truth)), truth] = np.cos(rng.vonmises(0, 3.0, len(truth)))
     scores = scores.astype(np.float32)
-    found = transitions(decode(scores).segments, windows(scores))
-    assert found.topology.name == name
-    assert found.confidence[found.adjacency].min() > 0.5
+    result = transitions(decode(scores).segments, windows(scores))
+    assert result.topology.name == name
+    assert result.confidence[result.adjacency].min() > 0.5
 
 
 def test_bad_input_is_refused_by_name_and_value():

@@ -13,7 +13,7 @@ pytestmark = posix
 
 
 @pytest.mark.parametrize(
-    ("kind", "times", "what"),
+    ("kind", "times", "disturbance"),
     [
         ("bulk", 5, "kills"),
         ("registry", 5, "kills"),
@@ -23,11 +23,11 @@ pytestmark = posix
     ],
 )
 def test_what_is_disturbed_loses_and_doubles_nothing(
-    kind: str, times: int, what: str, tmp_path: pathlib.Path
+    kind: str, times: int, disturbance: str, tmp_path: pathlib.Path
 ) -> None:
     counts = drills.drill(kind, tmp_path / "work", 1, times)
     assert counts["faults"] == 0
-    assert counts[what] + counts["clock jumps, not possible here"] >= times
+    assert counts[disturbance] + counts["clock jumps, not possible here"] >= times
 
 
 def test_disks_that_are_full_or_only_read(tmp_path: pathlib.Path) -> None:

@@ -26,9 +26,9 @@ def test_a_changed_byte_is_refused_or_nothing(kind: str, every: int, tmp_path: p
 
 def test_each_byte_of_a_seed_is_changed_once() -> None:
     data = bytes(range(20))
-    found = list(flips.changed(data, random.Random(3), 1, 0))
-    assert [at for at, _ in found] == list(range(20))
-    assert all(sum(a != b for a, b in zip(data, other, strict=True)) == 1 for _, other in found)
+    changes = list(flips.changed(data, random.Random(3), 1, 0))
+    assert [at for at, _ in changes] == list(range(20))
+    assert all(sum(a != b for a, b in zip(data, changed, strict=True)) == 1 for _, changed in changes)
 
 
 def test_what_is_read_as_something_else_is_a_fault(

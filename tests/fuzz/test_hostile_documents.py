@@ -29,17 +29,17 @@ def test_texts_of_all_kinds_of_letters(tmp_path: pathlib.Path) -> None:
 
 @posix
 def test_pipes_and_links_that_lead_nowhere_are_not_waited_for(tmp_path: pathlib.Path) -> None:
-    given = tmp_path / "in"
-    given.mkdir()
-    (given / "a.txt").write_text("a text")
-    os.mkfifo(given / "pipe.txt")
-    os.mkfifo(given / "pipe.jsonl")
-    (given / "nowhere.txt").symlink_to("does not exist")
-    sources, others = expand([given], tmp_path / "out")
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.txt").write_text("a text")
+    os.mkfifo(folder / "pipe.txt")
+    os.mkfifo(folder / "pipe.jsonl")
+    (folder / "nowhere.txt").symlink_to("does not exist")
+    sources, skipped = expand([folder], tmp_path / "out")
     assert [pathlib.Path(source.path).name for source in sources] == ["a.txt"]
-    assert others == {".jsonl (no file)": 1, ".txt (no file)": 2}
+    assert skipped == {".jsonl (no file)": 1, ".txt (no file)": 2}
     with pytest.raises(InputError, match=r"pipe\.txt: got a pipe, socket or device, expected a file"):
-        expand([given / "pipe.txt"], tmp_path / "out")
+        expand([folder / "pipe.txt"], tmp_path / "out")
 
 
 def test_what_is_not_printable_is_seen() -> None:

@@ -87,19 +87,21 @@ class RegistryMachine(RuleBasedStateMachine):
         name=st.sampled_from((*NAMES, *TWINS, *REFUSED)),
     )
     def add(self, registry: Registry, name: str) -> None:
-        taken = TWINS.get(name, name) in self.agents or any(TWINS.get(one) == name for one in self.agents)
-        same = {TWINS.get(one, one) for one in self.agents}
-        bad = name in REFUSED or taken or TWINS.get(name, name) in same
-        kept = "\u00e9quipe" if name == "e\u0301quipe" else name
+        is_taken = TWINS.get(name, name) in self.agents or any(
+            TWINS.get(agent) == name for agent in self.agents
+        )
+        same = {TWINS.get(agent, agent) for agent in self.agents}
+        bad = name in REFUSED or is_taken or TWINS.get(name, name) in same
+        stored_name = "\u00e9quipe" if name == "e\u0301quipe" else name
         self.change(
             registry,
             lambda: registry.add(name),
-            None if bad else {**self.agents, kept: 1},
+            None if bad else {**self.agents, stored_name: 1},
         )
 
     @rule(registry=holders, names=st.lists(st.sampled_from(NAMES), max_size=4))
     def add_many(self, registry: Registry, names: list[str]) -> None:
-        same = {TWINS.get(one, one) for one in self.agents}
+        same = {TWINS.get(agent, agent) for agent in self.agents}
         bad = len(set(names)) < len(names) or bool(same & set(names))
         if names:
             wanted = None if bad else {**self.agents, **dict.fromkeys(names, 1)}
@@ -109,23 +111,23 @@ class RegistryMachine(RuleBasedStateMachine):
     def rotate(self, registry: Registry, at: int) -> None:
         names = list(self.agents)
         name = names[at] if at < len(names) else "nobody"
-        known = at < len(names)
-        wanted = {**self.agents, name: self.agents[name] + 1} if known else None
+        exists = at < len(names)
+        wanted = {**self.agents, name: self.agents[name] + 1} if exists else None
         self.change(registry, lambda: registry.rotate(name), wanted)
 
     @precondition(lambda self: self.agents)
-    @rule(data=st.data(), whole=st.booleans())
-    def export_and_merge(self, data: st.DataObject, whole: bool) -> None:
-        some = data.draw(st.lists(st.sampled_from(list(self.agents)), min_size=1, unique=True))
+    @rule(data=st.data(), everything=st.booleans())
+    def export_and_merge(self, data: st.DataObject, everything: bool) -> None:
+        chosen = data.draw(st.lists(st.sampled_from(list(self.agents)), min_size=1, unique=True))
         registry, self.exports = Registry.load(self.path), self.exports + 1
         path = self.folder / f"export {self.exports}.json"
-        registry.export(path, some, all_epochs=whole)
+        registry.export(path, chosen, all_epochs=everything)
         export = Registry.load(path)
-        assert export.names() == tuple(some)
-        assert all(len(export.keys(name)) == (self.agents[name] if whole else 1) for name in some)
-        before = registry.digest
+        assert export.names() == tuple(chosen)
+        assert all(len(export.keys(name)) == (self.agents[name] if everything else 1) for name in chosen)
+        digest = registry.digest
         registry.merge(export)  # which holds nothing new
-        assert registry.digest == before == Registry.load(self.path).digest
+        assert registry.digest == digest == Registry.load(self.path).digest
         export.merge(registry)
         assert set(export.names()) == set(self.agents)
 
@@ -181,10 +183,10 @@ class BulkMachine(RuleBasedStateMachine):
             reader(), list(self.inputs), self.out, chunk_rows=2, resume=True, reread=reread, progress=progress
         )
 
-    @rule(at=st.integers(0, 1), text=st.sampled_from(("w5 w6 w7", "", "w8")), place=st.integers(0, 5))
-    def change_an_input(self, at: int, text: str, place: int) -> None:
+    @rule(at=st.integers(0, 1), text=st.sampled_from(("w5 w6 w7", "", "w8")), position=st.integers(0, 5))
+    def change_an_input(self, at: int, text: str, position: int) -> None:
         path = list(self.inputs)[at]
-        self.inputs[path][place : place + 1] = [text]
+        self.inputs[path][position : position + 1] = [text]
         self.write(path)
 
     @rule(at=st.integers(0, 1))
@@ -195,11 +197,11 @@ class BulkMachine(RuleBasedStateMachine):
 
     @rule(chunks=st.integers(1, 6), reread=st.booleans())
     def stop_in_the_middle(self, chunks: int, reread: bool) -> None:
-        left = [chunks]
+        chunks_left = [chunks]
 
         def progress(state: object) -> None:
-            left[0] -= 1
-            if not left[0]:
+            chunks_left[0] -= 1
+            if not chunks_left[0]:
                 raise Stopped
 
         if not reread and self.begun not in (None, self.now()):
@@ -218,23 +220,23 @@ class BulkMachine(RuleBasedStateMachine):
             return
         self.run(reread)
         self.begun = self.now()
-        whole = self.folder / "whole"
-        audit_files(reader(), list(self.inputs), whole, chunk_rows=2)
-        assert rows(self.out) == rows(whole)
+        everything = self.folder / "whole"
+        audit_files(reader(), list(self.inputs), everything, chunk_rows=2)
+        assert rows(self.out) == rows(everything)
         assert not list(self.out.glob(".*.tmp"))
-        shutil.rmtree(whole)
+        shutil.rmtree(everything)
         if fresh:
             shutil.rmtree(self.out)
             self.begun = None
 
     @precondition(lambda self: self.begun is not None)
-    @rule(at=st.integers(0, 99), place=st.integers(0, 9999), bit=st.integers(0, 7))
-    def damage(self, at: int, place: int, bit: int) -> None:
+    @rule(at=st.integers(0, 99), position=st.integers(0, 9999), bit=st.integers(0, 7))
+    def damage(self, at: int, position: int, bit: int) -> None:
         files = sorted(self.out.glob("[dsq]*-0*-0*.*"))
         if files:
             path = files[at % len(files)]
             data = bytearray(path.read_bytes())
-            data[place % len(data)] ^= 1 << bit
+            data[position % len(data)] ^= 1 << bit
             path.write_bytes(data)
 
     @precondition(lambda self: self.begun is not None)
@@ -254,10 +256,10 @@ class BulkMachine(RuleBasedStateMachine):
 def rows(out: pathlib.Path) -> Any:
     """Return what a run says of its documents: chunks may be cut at other places after a change."""
     (documents, quarantine) = drills.content(out)
-    found: dict[str, list[Any]] = {"documents": [], "segments": []}
+    tables: dict[str, list[Any]] = {"documents": [], "segments": []}
     for name, table in documents.items():
-        found[name.partition("-")[0]] += table
-    return found, b"".join(quarantine)
+        tables[name.partition("-")[0]] += table
+    return tables, b"".join(quarantine)
 
 
 TestRegistry = RegistryMachine.TestCase

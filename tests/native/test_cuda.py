@@ -122,14 +122,14 @@ def test_it_runs_on_the_current_stream(device: str) -> None:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        logits, found = torch.empty(8, 128256, device=device), torch.empty(8, 128256, device=device)
+        logits, on_stream = torch.empty(8, 128256, device=device), torch.empty(8, 128256, device=device)
         torch.cuda._sleep(100_000_000)  # work queued after this is only right in order
         logits.zero_()
         iet.embed_(logits, *arguments, keys)
-        found.copy_(logits)
+        on_stream.copy_(logits)
     assert not stream.query()  # the call waited for nothing
     stream.synchronize()
-    assert torch.equal(found.cpu(), want)
+    assert torch.equal(on_stream.cpu(), want)
 
 
 def test_nothing_is_allocated(device: str) -> None:
@@ -141,11 +141,11 @@ def test_nothing_is_allocated(device: str) -> None:
     )
     kernels.prepare(keys, device)
     torch.cuda.synchronize()
-    before = torch.cuda.memory_stats()["allocation.all.allocated"], torch.cuda.memory_allocated()
+    allocated = torch.cuda.memory_stats()["allocation.all.allocated"], torch.cuda.memory_allocated()
     for _ in range(10):
         iet.embed_(logits, contexts, slots, keys)
     torch.cuda.synchronize()
-    assert (torch.cuda.memory_stats()["allocation.all.allocated"], torch.cuda.memory_allocated()) == before
+    assert (torch.cuda.memory_stats()["allocation.all.allocated"], torch.cuda.memory_allocated()) == allocated
 
 
 def test_what_is_refused_is_told_at_a_synchronisation(device: str) -> None:
@@ -181,8 +181,8 @@ def test_scores_are_the_reference(device: str) -> None:
                 np.array([3, 10]),
             ):
                 sums = reference.score_spans(keys.marking, ids, cuts, counted)
-                found = kernels.score_spans(tensor, cuts, keys, counted=torch.tensor(counted, device=device))
-                assert torch.equal(found.cpu(), torch.tensor(sums))
+                scores = kernels.score_spans(tensor, cuts, keys, counted=torch.tensor(counted, device=device))
+                assert torch.equal(scores.cpu(), torch.tensor(sums))
 
 
 def test_generate_marks_on_the_device_as_on_the_host(device: str) -> None:

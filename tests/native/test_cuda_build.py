@@ -55,9 +55,9 @@ def test_the_ptx_of_sm_90_is_that_of_sm_80(kernels: Compiled, tmp_path: pathlib.
     subprocess.run([NVCC, *flags, str(CSRC / "score.cu")], check=True)
     expected = kernels.ptx["80"]["score.cu"].read_text()
     assert (tmp_path / "ptx").read_text() == expected.replace(".target sm_80", ".target sm_90")
-    known = re.compile(r"__CUDA_ARCH__\s*[<>=]+\s*(\d+)")
+    comparison = re.compile(r"__CUDA_ARCH__\s*[<>=]+\s*(\d+)")
     sources = [path.read_text() for path in (ROOT / "csrc").rglob("*") if path.suffix in (".h", ".cu")]
-    assert {int(number) for text in sources for number in known.findall(text)} == {800}
+    assert {int(number) for text in sources for number in comparison.findall(text)} == {800}
 
 
 def a_program(path: pathlib.Path, script: str) -> pathlib.Path:
@@ -73,14 +73,14 @@ def called(code: str, folder: pathlib.Path, *defined: str, **environment: str) -
     script = folder / "script.cmake"
     script.write_text(f'include("{ROOT}/cmake/cuda.cmake")\n{code}\nmessage("${{result}}")\n')
     clean = {name: value for name, value in os.environ.items() if "CUDA" not in name}
-    found = subprocess.run(
+    process = subprocess.run(
         [CMAKE, *(f"-D{name}" for name in defined), "-P", str(script)],
         env={**clean, **environment},
         capture_output=True,
         text=True,
         check=True,
     )
-    return found.stderr.strip()  # where message() writes
+    return process.stderr.strip()  # where message() writes
 
 
 @posix
@@ -121,8 +121,8 @@ def test_every_architecture_that_nvcc_knows(
 ) -> None:
     lines = "\\n".join(f"compute_{number}" for number in listed.split())
     nvcc = a_program(tmp_path / "nvcc", f"[ \"$*\" = --list-gpu-arch ] && printf '{lines}\\n'")
-    found = called(f'iet_known_architectures(result "{nvcc}" "75;80;86;89;90;100;120")', tmp_path)
-    assert found == (expected or "75-real;80-real;86-real;89-real;90-real;100-real;120")
+    architectures = called(f'iet_known_architectures(result "{nvcc}" "75;80;86;89;90;100;120")', tmp_path)
+    assert architectures == (expected or "75-real;80-real;86-real;89-real;90-real;100-real;120")
 
 
 @posix
@@ -142,7 +142,7 @@ def configured(
     pybind11 = pytest.importorskip("pybind11")
     ours = f"pybind11_DIR={pybind11.get_cmake_dir()}", f"Python_EXECUTABLE={sys.executable}"
     clean = {name: value for name, value in os.environ.items() if "CUDA" not in name}
-    found = subprocess.run(
+    process = subprocess.run(
         [CMAKE, "-U", "IET_*", "-U", "CMAKE_CUDA_ARCHITECTURES", "-S", str(ROOT), "-B", str(folder)]
         + [f"-D{value}" for value in (*ours, *defined)],
         env={**clean, "CUDACXX": str(nvcc), **environment},
@@ -151,7 +151,7 @@ def configured(
     )
     files = [path.read_text() for path in folder.rglob("*") if path.name in ("build.ninja", "flags.make")]
     compiled = set(re.findall(r"arch=compute_\d+,code=\[(\S+?)\]", "\n".join(files)))
-    return found.returncode, found.stdout + found.stderr, compiled
+    return process.returncode, process.stdout + process.stderr, compiled
 
 
 @pytest.fixture(scope="module")
@@ -160,9 +160,9 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return tmp_path_factory.mktemp("build")
 
 
-def nvcc_of(build: pathlib.Path, before: str = "") -> pathlib.Path:
+def nvcc_of(build: pathlib.Path, prologue: str = "") -> pathlib.Path:
     """The nvcc of a build: a script at one path, since CMake keeps to the first; `before` may end it."""
-    return a_program(build.with_name("compiler") / "nvcc", f'{before}\nexec "{NVCC}" "$@"')
+    return a_program(build.with_name("compiler") / "nvcc", f'{prologue}\nexec "{NVCC}" "$@"')
 
 
 # First, so that it is this one at which CMake looks.
@@ -175,8 +175,8 @@ def test_an_older_nvcc_is_asked_for_nothing_that_it_does_not_know(build: pathlib
 *compute_89*|*compute_9*|*compute_1*) echo 'nvcc fatal: Unsupported gpu architecture' >&2; exit 1;;
 esac"""
     wheel = "IET_CUDA=AUTO", "IET_CUDA_ARCHITECTURES=all"
-    code, said, compiled = configured(build, *wheel, nvcc=nvcc_of(build, older))
-    assert code == 0, said
+    code, message, compiled = configured(build, *wheel, nvcc=nvcc_of(build, older))
+    assert code == 0, message
     assert compiled == {"sm_75", "sm_80", "compute_86,sm_86"}
 
 
@@ -184,10 +184,10 @@ esac"""
 @needs_cmake
 @needs_nvcc
 def test_the_architectures_of_the_command_line_are_those_of_the_module(build: pathlib.Path) -> None:
-    code, said, compiled = configured(
+    code, message, compiled = configured(
         build, "IET_CUDA=ON", "IET_CUDA_ARCHITECTURES=90-real", nvcc=nvcc_of(build)
     )
-    assert code == 0, said
+    assert code == 0, message
     assert compiled == {"sm_90"}
 
 
@@ -207,8 +207,8 @@ def test_who_builds_for_himself_compiles_for_this_machine(
     script: str, expected: set[str], build: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     path = f"{a_program(tmp_path / 'bin' / 'nvidia-smi', script).parent}:{os.environ['PATH']}"
-    code, said, compiled = configured(build, nvcc=nvcc_of(build), PATH=path)
-    assert code == 0, said
+    code, message, compiled = configured(build, nvcc=nvcc_of(build), PATH=path)
+    assert code == 0, message
     assert compiled == expected
 
 
@@ -220,9 +220,9 @@ def test_an_nvcc_that_is_too_old_is_left_alone_or_refused(tmp_path: pathlib.Path
 else exec "{NVCC}" "$@"
 fi"""
     nvcc = a_program(tmp_path / "nvcc", too_old)
-    code, said, compiled = configured(tmp_path / "auto", "IET_CUDA=AUTO", nvcc=nvcc)
-    assert (code, compiled) == (0, set()), said
-    assert "CUDA module: left out, no nvcc 11.0 or later that works was found" in said
-    code, said, _ = configured(tmp_path / "auto", "IET_CUDA=ON", nvcc=nvcc)
+    code, message, compiled = configured(tmp_path / "auto", "IET_CUDA=AUTO", nvcc=nvcc)
+    assert (code, compiled) == (0, set()), message
+    assert "CUDA module: left out, no nvcc 11.0 or later that works was found" in message
+    code, message, _ = configured(tmp_path / "auto", "IET_CUDA=ON", nvcc=nvcc)
     assert code != 0
-    assert "IET_CUDA=ON, but no nvcc 11.0 or later that works was found" in said
+    assert "IET_CUDA=ON, but no nvcc 11.0 or later that works was found" in message

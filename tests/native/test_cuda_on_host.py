@@ -126,9 +126,9 @@ def test_two_kernels_mark(module: Any) -> None:
     keys = key_table(300)
     logits, arguments = torch.zeros(2, 300), (torch.tensor([[5], [6]]), torch.tensor([0, 1]))
     embed_(module, logits, *arguments, keys)
-    before = launches(module)
+    launched = launches(module)
     embed_(module, logits, *arguments, keys)
-    assert launches(module) == before + 2
+    assert launches(module) == launched + 2
 
 
 def test_each_call_in_a_graph_has_records_of_its_own(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,15 +171,15 @@ def test_a_marked_copy_is_the_reference(module: Any, family: str) -> None:
                 source, _ = laid_out(values, layout)
                 target, memory = laid_out(torch.zeros_like(values), layout)
                 described = [
-                    host.describe_logits(each, vocab_size)._replace(device=each.device)
-                    for each in (target, source)
+                    host.describe_logits(tensor, vocab_size)._replace(device=tensor.device)
+                    for tensor in (target, source)
                 ]
-                before = memory.clone()
+                original = memory.clone()
                 cuda.embed_(module, keys.marking, described[0], contexts, slots, 1.0, None, described[1])
                 assert torch.equal(bits(target), bits(want)), (vocab_size, dtype, layout)
                 assert torch.equal(bits(source), bits(values))
                 target.zero_()
-                assert torch.equal(bits(memory), bits(before)), "something beside the logits was written"
+                assert torch.equal(bits(memory), bits(original)), "something beside the logits was written"
     with contextlib.suppress(InputError):
         cuda.raise_if_refused(torch.device("cpu"))
 

@@ -53,12 +53,12 @@ def device(request: pytest.FixtureRequest) -> Iterator[Kernels]:
     else:
         device = request.getfixturevalue("interpreted")
         device.target = request.param
-    kept: tuple[dict[Any, Any], ...] = (cuda._tables, cuda._refused, cuda._records)  # type: ignore[assignment]
-    for each in kept:
-        each.clear()
+    caches: tuple[dict[Any, Any], ...] = (cuda._tables, cuda._refused, cuda._records)  # type: ignore[assignment]
+    for cache in caches:
+        cache.clear()
     yield device
-    for each in kept:
-        each.clear()
+    for cache in caches:
+        cache.clear()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -226,7 +226,7 @@ def test_arguments_elsewhere_are_refused_before_any_work(device: Kernels) -> Non
 @functools.lru_cache(maxsize=1)  # for all devices, one after another
 def scored(n_gram: int, family: str) -> list[tuple[KeyTable, Any, Any]]:
     """Keys, ids, and the scores of the reference."""
-    rng, found = np.random.default_rng(n_gram), []
+    rng, outputs = np.random.default_rng(n_gram), []
     for vocab_size, agents in ((1, 1), (33, 5), (257, 3), (32003, 300), (128256, 6)):
         unmarked = (0,) if vocab_size > 2 else ()
         keys = key_table(vocab_size, agents=agents, n_gram=n_gram, family=family, unmarked_ids=unmarked)
@@ -236,8 +236,8 @@ def scored(n_gram: int, family: str) -> list[tuple[KeyTable, Any, Any]]:
                 if length < 200
                 else rng.integers(1, vocab_size + 1, length)
             )
-            found.append((keys, ids, torch.tensor(reference.score_tokens(keys.marking, ids))))
-    return found
+            outputs.append((keys, ids, torch.tensor(reference.score_tokens(keys.marking, ids))))
+    return outputs
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -253,7 +253,7 @@ def test_score_is_the_reference(device: Kernels, n_gram: int, family: str) -> No
 @functools.lru_cache(maxsize=1)  # for all devices, one after another
 def summed(agents: int) -> list[tuple[str, KeyTable, Any, Any, list[Any]]]:
     """Family, keys, ids, which count, and boundaries with the sums of the reference: of these, of all."""
-    rng, found = np.random.default_rng(agents), []
+    rng, outputs = np.random.default_rng(agents), []
     for family in FAMILIES:
         keys = key_table(32003, agents=agents, n_gram=3, family=family, unmarked_ids=(5, 7))
         ids = rng.integers(0, 32010, 700)
@@ -272,24 +272,26 @@ def summed(agents: int) -> list[tuple[str, KeyTable, Any, Any, list[Any]]]:
         # Sums are exact, so that those of a span are what stands between two of these.
         totals = [
             np.vstack(
-                [np.zeros(agents), reference.score_spans(keys.marking, ids, np.arange(701), some)]
+                [np.zeros(agents), reference.score_spans(keys.marking, ids, np.arange(701), mask)]
             ).cumsum(0)
-            for some in (counted, np.ones(700, bool))
+            for mask in (counted, np.ones(700, bool))
         ]
         cases = [(at, *(torch.tensor(total[at[1:]] - total[at[:-1]]) for total in totals)) for at in cuts]
-        found.append((family, keys, ids, torch.tensor(counted), cases))
-    return found
+        outputs.append((family, keys, ids, torch.tensor(counted), cases))
+    return outputs
 
 
 @pytest.mark.parametrize("agents", [1, 6, 300])
 def test_spans_are_the_reference(device: Kernels, agents: int) -> None:
-    whole = EVERYTHING or device.target == "host"
+    is_complete = EVERYTHING or device.target == "host"
     for family, keys, ids, counted, cases in summed(agents):
-        if agents == 300 and family != "gumbel" and not whole:
+        if agents == 300 and family != "gumbel" and not is_complete:
             continue
         tensor = torch.tensor(ids, dtype=torch.int32)
         for boundaries, want, everything in cases:
-            for cuts in (boundaries, torch.tensor(boundaries)) if agents == 1 or whole else (boundaries,):
+            for cuts in (
+                (boundaries, torch.tensor(boundaries)) if agents == 1 or is_complete else (boundaries,)
+            ):
                 assert torch.equal(score_spans(device, keys, tensor, cuts, counted), want)
             assert torch.equal(score_spans(device, keys, tensor, boundaries, None), everything)
 
@@ -363,7 +365,7 @@ def test_a_kernel_that_is_told_too_much_is_found(device: Kernels) -> None:
 
 def test_all_of_this_was_interpreted(interpreted: Device) -> None:
     """The module is not another one of that name, compiled for the CPU."""
-    before = sum(interpreted.launches.values())
+    launched = sum(interpreted.launches.values())
     score_tokens(interpreted, key_table(100), torch.arange(20))
-    assert sum(interpreted.launches.values()) > before
+    assert sum(interpreted.launches.values()) > launched
     assert "interpreted" in interpreted.module.__name__

@@ -96,8 +96,8 @@ def test_a_module_says_what_built_it_or_that_it_is_not_there(monkeypatch: pytest
     monkeypatch.setenv("IET_BACKEND", "")
     built = types.SimpleNamespace(scheme_version=native.SCHEME_VERSION, build="nvcc 12.8 for 75-real 120")
     monkeypatch.setitem(sys.modules, "iet.native._cuda", built)
-    said = "the compiled module iet.native._cuda is loaded (nvcc 12.8 for 75-real 120)"
-    assert native.load("_cuda") == (built, said)
+    message = "the compiled module iet.native._cuda is loaded (nvcc 12.8 for 75-real 120)"
+    assert native.load("_cuda") == (built, message)
     monkeypatch.setitem(sys.modules, "iet.native._cuda", None)
     assert native.load("_cuda") == (None, "this installation has no compiled module iet.native._cuda")
 
@@ -156,23 +156,23 @@ def test_calls_from_several_threads_at_once() -> None:
     texts = [rng.integers(0, 32003, 20_000) for _ in range(8)]
     expected = [kernels.score_tokens(ids, keys, num_threads=1) for ids in texts]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda ids: kernels.score_tokens(ids, keys, num_threads=3), texts * 4))
-    assert all(np.array_equal(f, e) for f, e in zip(found, expected * 4, strict=True))
+        scores = list(pool.map(lambda ids: kernels.score_tokens(ids, keys, num_threads=3), texts * 4))
+    assert all(np.array_equal(f, e) for f, e in zip(scores, expected * 4, strict=True))
 
 
 def test_first_calls_from_several_threads_at_once() -> None:
     ids = np.random.default_rng(0).integers(0, 999, 50)
-    before = sys.getswitchinterval()
+    interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             for _ in range(200):
                 keys = key_table(999)  # a table whose native form is not made yet
-                found = list(pool.map(lambda _, keys=keys: kernels.score_tokens(ids, keys), range(4)))
-                assert all(np.array_equal(scores, found[0]) for scores in found)
+                threaded = list(pool.map(lambda _, keys=keys: kernels.score_tokens(ids, keys), range(4)))
+                assert all(np.array_equal(scores, threaded[0]) for scores in threaded)
     finally:
-        sys.setswitchinterval(before)
-    assert np.array_equal(found[0], reference.score_tokens(keys.marking, ids))
+        sys.setswitchinterval(interval)
+    assert np.array_equal(threaded[0], reference.score_tokens(keys.marking, ids))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

@@ -62,13 +62,13 @@ def test_asking_for_the_devices_initialises_cuda_elsewhere(tmp_path: pathlib.Pat
     )
     calls = tmp_path / "calls"
     calls.touch()
-    asked = python(
+    child = python(
         "import os, iet; print(iet.backends().cuda, iet.backends().cuda_devices, os.getpid(), sep='|')",
         LD_LIBRARY_PATH=str(tmp_path),
         CALLS=str(calls),
     )
-    said, devices, process = asked.stdout.strip().split("|")
-    assert (devices, "no CUDA-capable device is detected" in said) == ("0", True), asked
+    message, devices, process = child.stdout.strip().split("|")
+    assert (devices, "no CUDA-capable device is detected" in message) == ("0", True), child
     initialised = [line.split()[0] for line in calls.read_text().splitlines() if line.endswith(" cuInit")]
     assert len(initialised) == 1  # one process, once
     assert initialised != [process]

@@ -33,10 +33,10 @@ def _runs(draw: Draw) -> Any:
 
 def _pairs(draw: Draw) -> Any:
     """Numbers by first occurrence, with gaps, and a passage that comes back."""
-    numbers, there = {-1: -1}, draw.integers(0, 90, TOKENS)
-    there[150:220] = there[10:80]
-    there[draw.random(TOKENS) < 0.1] = -1
-    return np.array([numbers.setdefault(int(n), len(numbers) - 1) for n in there])
+    numbers, chosen = {-1: -1}, draw.integers(0, 90, TOKENS)
+    chosen[150:220] = chosen[10:80]
+    chosen[draw.random(TOKENS) < 0.1] = -1
+    return np.array([numbers.setdefault(int(n), len(numbers) - 1) for n in chosen])
 
 
 def _posterior(draw: Draw) -> Any:
@@ -75,15 +75,15 @@ def _number_texts(draw: Draw, turn: int) -> tuple[Any, ...]:
 
 
 def _merged(draw: Draw, turn: int) -> tuple[Any, ...]:
-    numbers, others = np.full((2, TOKENS), -1)
+    numbers, other_numbers = np.full((2, TOKENS), -1)
     for start, end in zip(STARTS.tolist(), ENDS.tolist(), strict=True):
-        for each, most in ((numbers, 30), (others, 50)):
-            known = dict[int, int]()
-            drawn = draw.integers(0, most, end - start).tolist()
-            each[start:end] = [known.setdefault(number, len(known)) for number in drawn]
-    numbers[::9] = others[::9] = -1
+        for array, limit in ((numbers, 30), (other_numbers, 50)):
+            first_seen = dict[int, int]()
+            drawn = draw.integers(0, limit, end - start).tolist()
+            array[start:end] = [first_seen.setdefault(number, len(first_seen)) for number in drawn]
+    numbers[::9] = other_numbers[::9] = -1
     firsts = np.empty((2, 120), np.int64)
-    return numbers, others, STARTS, ENDS, firsts, np.full(TOKENS, -1), np.zeros(TOKENS, np.bool_)
+    return numbers, other_numbers, STARTS, ENDS, firsts, np.full(TOKENS, -1), np.zeros(TOKENS, np.bool_)
 
 
 def _boundaries(draw: Draw, turn: int) -> tuple[Any, ...]:
@@ -116,8 +116,15 @@ def _binomial(draw: Draw, turn: int) -> tuple[Any, ...]:
 
 
 def _likeliest(draw: Draw, turn: int) -> tuple[Any, ...]:
-    posterior, left = np.empty((TOKENS, AGENTS), np.float32), np.empty(TOKENS, np.float32)
-    return *_posterior(draw), 1 + turn % 3, turn % 2 == 0, posterior, left, np.empty(TOKENS, np.int32)
+    posterior, null_posterior = np.empty((TOKENS, AGENTS), np.float32), np.empty(TOKENS, np.float32)
+    return (
+        *_posterior(draw),
+        1 + turn % 3,
+        turn % 2 == 0,
+        posterior,
+        null_posterior,
+        np.empty(TOKENS, np.int32),
+    )
 
 
 def _log_ratios(draw: Draw, turn: int) -> tuple[Any, ...]:
@@ -199,9 +206,9 @@ def _posteriors(draw: Draw, turn: int) -> tuple[Any, ...]:
     (ratios,) = _exponentials(draw, turn, 1)
     agents, cuts = ratios.shape[1] - 1, np.array([0, 1, 70, TOKENS] if turn % 2 else [0, TOKENS])
     law = 1000 if turn % 4 else 50, _prior(draw, turn, agents), 1 + turn % 4, draw.uniform(0, 90)
-    posterior, left = np.empty((TOKENS, agents), np.float32), np.empty(TOKENS, np.float32)
+    posterior, null_posterior = np.empty((TOKENS, agents), np.float32), np.empty(TOKENS, np.float32)
     gap = (np.nan, 30.0)[turn % 2]
-    return ratios, cuts, *law, gap, posterior, left, np.zeros(len(cuts) - 1)
+    return ratios, cuts, *law, gap, posterior, null_posterior, np.zeros(len(cuts) - 1)
 
 
 def _likelihoods(draw: Draw, turn: int) -> tuple[Any, ...]:
@@ -218,15 +225,15 @@ def _two_states(draw: Draw, turn: int) -> tuple[Any, ...]:
 
 
 def _priors(draw: Draw, turn: int) -> tuple[Any, ...]:
-    nobodys = draw.random(3) * (draw.random(3) < 0.7)
-    return draw.dirichlet(np.full(AGENTS, 0.05)), nobodys, 4, np.empty((12, AGENTS + 1))
+    null_rates = draw.random(3) * (draw.random(3) < 0.7)
+    return draw.dirichlet(np.full(AGENTS, 0.05)), null_rates, 4, np.empty((12, AGENTS + 1))
 
 
 def _mean_start(draw: Draw, turn: int) -> tuple[Any, ...]:
     joint = draw.normal(0, (1, 40)[turn % 2], (1 + turn % 4, 12))
-    some = draw.normal(size=(4, 4))
-    plausible, log_strengths = some[0, : len(joint)], some[1, : len(joint)]
-    return joint, plausible, *some[2:], np.array([0.02, 0.5, 0.98]), log_strengths, np.empty(4)
+    matrix = draw.normal(size=(4, 4))
+    plausible, log_strengths = matrix[0, : len(joint)], matrix[1, : len(joint)]
+    return joint, plausible, *matrix[2:], np.array([0.02, 0.5, 0.98]), log_strengths, np.empty(4)
 
 
 def _mean_length(draw: Draw, turn: int) -> tuple[Any, ...]:
@@ -359,40 +366,40 @@ def _calls(name: str) -> Iterator[tuple[Any, ...]]:
 def test_loop_and_twin_agree_to_the_bit(name: str) -> None:
     twin, native = oracle.LOOPS[name], getattr(load.cpu.loops, name)
     changed = 0
-    for given in _calls(name):
-        ours, theirs = copy.deepcopy(given), copy.deepcopy(given)
+    for arguments in _calls(name):
+        ours, theirs = copy.deepcopy(arguments), copy.deepcopy(arguments)
         with np.errstate(over="ignore"):
             assert native(*ours) == twin(*theirs)
-        for one, other, before in zip(ours, theirs, given, strict=True):
-            np.testing.assert_array_equal(one, other, strict=True)
-            changed += not np.array_equal(one, before)
+        for actual, expected, argument in zip(ours, theirs, arguments, strict=True):
+            np.testing.assert_array_equal(actual, expected, strict=True)
+            changed += not np.array_equal(actual, argument)
     assert changed >= 12 or name in READING  # the draws give it something to do
 
 
 @pytest.mark.parametrize("name", ["likelihoods", "posteriors", "two_states"])
 def test_no_instruction_set_changes_a_bit(name: str) -> None:
-    found, native = list[Any](), getattr(load.cpu.loops, name)
+    results, native = list[Any](), getattr(load.cpu.loops, name)
     for _ in each_isa():
-        given = [copy.deepcopy(each) for each in _calls(name)]
-        for each in given:
-            native(*each)
-        found.append(given)
-    for others in found[:-1]:
-        for one, other in zip(others, found[-1], strict=True):
-            for ours, theirs in zip(one, other, strict=True):
+        calls = [copy.deepcopy(call) for call in _calls(name)]
+        for call in calls:
+            native(*call)
+        results.append(calls)
+    for result in results[:-1]:
+        for actual, expected in zip(result, results[-1], strict=True):
+            for ours, theirs in zip(actual, expected, strict=True):
                 np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("name", sorted(DRAWN))
 def test_arrays_of_other_kinds_are_refused(name: str) -> None:
-    given, native = next(_calls(name)), getattr(load.cpu.loops, name)
-    for i, value in enumerate(given):
+    arguments, native = next(_calls(name)), getattr(load.cpu.loops, name)
+    for i, value in enumerate(arguments):
         if isinstance(value, np.ndarray):
-            for other in (np.empty(value.shape, np.float16), value[None], value.tolist()):
+            for wrong in (np.empty(value.shape, np.float16), value[None], value.tolist()):
                 with pytest.raises(TypeError):
-                    native(*given[:i], other, *given[i + 1 :])
+                    native(*arguments[:i], wrong, *arguments[i + 1 :])
     if name in READING:
         return
-    given[-1].setflags(write=False)
+    arguments[-1].setflags(write=False)
     with pytest.raises(TypeError):
-        native(*given)
+        native(*arguments)

@@ -39,10 +39,10 @@ def words(values: Iterable[Any]) -> str:
 def requests() -> tuple[str, list[str]]:
     """The input of the program, and the answers of tests/vectors."""
     scheme, *gumbel = (vectors(name) for name in ("scheme_v1", "gumbel_v1"))
-    asked, expected = [], []
+    lines, expected = [], []
     for entry in scheme["permute"]:
         ids = entry["ids"]
-        asked.append(f"permute {entry['vocab_size']} {entry['seed']} {len(ids)} {words(ids)}")
+        lines.append(f"permute {entry['vocab_size']} {entry['seed']} {len(ids)} {words(ids)}")
         expected.append(words(entry["ranks"]))
     for op in (op for file in (scheme, *gumbel) for op in file["ops"]):
         halves = [
@@ -58,16 +58,16 @@ def requests() -> tuple[str, list[str]]:
         )
         ids, counts = op["token_ids"], op.get("counts", [0] * len(op["slots"]))
         times = reference.times_before(ids, op["n_gram"]) if "counts" in op else [0] * len(ids)
-        asked.append(f"score {profile} {len(ids)} {words(ids)} {words(times)}")
+        lines.append(f"score {profile} {len(ids)} {words(ids)} {words(times)}")
         expected.append(words(score for row in op["scores"] for score in row))
         rows = len(op["slots"])
         contexts = (token for context in op["contexts"] for token in context)
-        rest = f"{words(contexts)} {words(op['slots'])} {words(counts)} {words(op['kappas'])}"
+        arguments = f"{words(contexts)} {words(op['slots'])} {words(counts)} {words(op['kappas'])}"
         for number, dtype in enumerate(("float32", "float16", "bfloat16")):
             logits, marked = (op["embed"][dtype][key] for key in ("logits", "marked"))
-            asked.append(f"embed {profile} {number} {rows} {len(logits) // rows} {rest} {words(logits)}")
+            lines.append(f"embed {profile} {number} {rows} {len(logits) // rows} {arguments} {words(logits)}")
             expected.append(words(marked))
-    return "\n".join(asked), expected
+    return "\n".join(lines), expected
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
@@ -78,8 +78,8 @@ def test_known_answers(processor: str, tmp_path: pathlib.Path) -> None:
     program = tmp_path / "known_answers"
     defined = ["-DIET_ISA=baseline", "-DIET_PORTABLE"]
     subprocess.run([compiler, optimised, *FLAGS, *defined, "-o", str(program), *SOURCES], check=True)
-    asked, expected = requests()
-    said = subprocess.run([*runner, str(program)], input=asked, capture_output=True, text=True, check=True)
-    answers = [line.strip() for line in said.stdout.splitlines()]
-    assert {request.split()[0] for request in asked.splitlines()} == {"permute", "score", "embed"}
+    lines, expected = requests()
+    answer = subprocess.run([*runner, str(program)], input=lines, capture_output=True, text=True, check=True)
+    answers = [line.strip() for line in answer.stdout.splitlines()]
+    assert {request.split()[0] for request in lines.splitlines()} == {"permute", "score", "embed"}
     assert answers == expected

@@ -80,28 +80,28 @@ def naive_far_sources(pairs, window, shortest):
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 5), st.integers(5, 40))
 def test_far_sources_are_those_of_the_runs_that_stood_before(seed, passages, shortest, window):
     draw = np.random.default_rng(seed)
-    said = [draw.integers(-1, 30, draw.integers(1, 40)) for _ in range(passages)]
-    ids = np.concatenate([said[i] for i in draw.integers(0, passages, 12)])
+    runs = [draw.integers(-1, 30, draw.integers(1, 40)) for _ in range(passages)]
+    ids = np.concatenate([runs[i] for i in draw.integers(0, passages, 12)])
     seen = {-1: -1}
     pairs = np.array([seen.setdefault(kind, len(seen) - 1) for kind in ids.tolist()], np.int64)
     expected = naive_far_sources(pairs, window, shortest)
-    found = far_sources(pairs, window, shortest)
-    assert (list(range(len(pairs))) if found is None else found.tolist()) == expected
-    if found is not None:
-        assert (found[found] == found).all()
-        assert (pairs[found] == pairs).all()
+    sources = far_sources(pairs, window, shortest)
+    assert (list(range(len(pairs))) if sources is None else sources.tolist()) == expected
+    if sources is not None:
+        assert (sources[sources] == sources).all()
+        assert (pairs[sources] == pairs).all()
 
 
 def test_near_repeats_and_short_runs_are_no_copies():
     loop = np.tile(np.arange(60), 4)
     assert far_sources(loop) is None  # every run of 64 occurred less than 256 tokens before
-    apart = np.concatenate([np.arange(63), np.arange(63, 400), np.arange(63)])
-    assert far_sources(apart) is None
+    separated = np.concatenate([np.arange(63), np.arange(63, 400), np.arange(63)])
+    assert far_sources(separated) is None
     assert far_sources(np.zeros(0, np.int64)) is None
     one_more = np.concatenate([np.arange(400), np.arange(64)])
-    found = far_sources(one_more)
-    assert found is not None
-    assert found.tolist() == one_more.tolist()
+    sources = far_sources(one_more)
+    assert sources is not None
+    assert sources.tolist() == one_more.tolist()
 
 
 def test_a_loop_is_no_passage():

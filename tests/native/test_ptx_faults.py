@@ -45,8 +45,8 @@ def test_loads_and_stores_of_each_width() -> None:
     four = np.arange(100, 104, dtype=np.uint32)
     body = """ld.global.nc.L1::no_allocate.v4.u32 {%r0, %r1, %r2, %r3}, [%in]; add.u32 %r0, %r0, %r3;
     st.global.v2.u32 [%out+8], {%r0, %r1}; st.global.u16 [%out], %r2; st.global.u8 [%out+3], %r3;"""
-    found = run(body, inputs=four, outputs=np.zeros(4, np.uint32))
-    assert found.tolist() == [102 | 103 << 24, 0, 203, 101]
+    actual = run(body, inputs=four, outputs=np.zeros(4, np.uint32))
+    assert actual.tolist() == [102 | 103 << 24, 0, 203, 101]
     assert (
         run("add.s64 %at, %in, 8; ld.global.u32 %r0, [%at+-4]; st.global.u32 [%out], %r0;", inputs=four)
         == 101
@@ -57,8 +57,8 @@ def test_packs_are_taken_apart_and_put_together() -> None:
     body = """mov.b32 %r1, 0xABCD1234;
     {.reg .b16 low, high; mov.b32 {low, high}, %r1; mov.b32 %r0, {high, low};}
     mov.b64 %d0, {%r0, %r1}; mov.b64 {_, %r0}, %d0; st.global.u64 [%out], %d0; st.global.u32 [%out+8], %r0;"""
-    found = run(body, outputs=np.zeros(3, np.uint32))
-    assert found.tolist() == [0x1234ABCD, 0xABCD1234, 0xABCD1234]
+    actual = run(body, outputs=np.zeros(3, np.uint32))
+    assert actual.tolist() == [0x1234ABCD, 0xABCD1234, 0xABCD1234]
 
 
 def test_variables_of_the_module_are_there() -> None:
@@ -117,8 +117,8 @@ def test_barriers_reduce_over_a_block(operation: str, want: int) -> None:
 def test_atomics_add_up() -> None:
     body = """atom.global.add.u32 %r0, [%out], 2; and.b32 %r1, %t, 1; setp.eq.u32 %p1, %r1, 1;
     @%p1 red.global.max.u32 [%out+4], %t; cvt.u64.u32 %d0, %t; red.global.add.u64 [%out+8], %d0;"""
-    found = run(body, 50, outputs=np.zeros(4, np.uint32))
-    assert found.tolist() == [100, 49, sum(range(50)), 0]
+    actual = run(body, 50, outputs=np.zeros(4, np.uint32))
+    assert actual.tolist() == [100, 49, sum(range(50)), 0]
     body = f"atom.global.add.u32 %r0, [%in], 1; {PUT}"
     assert sorted(run(body, 40, inputs=np.zeros(1, np.uint32)).tolist()) == list(range(40))
     body = f"""{SLOT} setp.eq.u32 %p1, %t, 0; @%p1 st.shared.u32 [tile], 5; bar.sync 0;
@@ -148,8 +148,8 @@ def test_warps_exchange_and_vote() -> None:
 def test_a_warp_meets_for_itself() -> None:
     body = f"""{SLOT} st.shared.u32 [%r1], %t; {{0}} xor.b32 %r3, %t, 31; shl.b32 %r3, %r3, 2;
     add.s32 %r3, %r3, %r2; ld.shared.u32 %r0, [%r3]; {PUT}"""
-    found = run(body.format("bar.warp.sync -1;"), 64, declared=SHARED)
-    assert found.tolist() == [t ^ 31 for t in range(64)]
+    actual = run(body.format("bar.warp.sync -1;"), 64, declared=SHARED)
+    assert actual.tolist() == [t ^ 31 for t in range(64)]
     with pytest.raises(Race, match="another thread wrote"):
         run(body.format(""), 64, declared=SHARED)
     across = body.format("bar.warp.sync -1;").replace("xor.b32 %r3, %t, 31", "xor.b32 %r3, %t, 63")
@@ -171,8 +171,8 @@ def test_copies_arrive_when_they_are_waited_for() -> None:
     xor.b32 %r3, %t, 63; shl.b32 %r3, %r3, 2; add.s32 %r3, %r3, %r2; ld.shared.u32 %r0, [%r3]; {PUT}"""
     inputs = np.arange(100, 164, dtype=np.uint32)
     for wait in ("cp.async.wait_group 0;", "cp.async.wait_all;"):
-        found = run(start.format(f"{wait} bar.sync 0;"), 64, inputs, declared=SHARED)
-        assert found.tolist() == inputs[::-1].tolist()
+        actual = run(start.format(f"{wait} bar.sync 0;"), 64, inputs, declared=SHARED)
+        assert actual.tolist() == inputs[::-1].tolist()
         with pytest.raises(Race, match="another thread wrote"):
             run(start.format(wait), 64, inputs, declared=SHARED)
     for wait in ("cp.async.wait_group 1; bar.sync 0;", "bar.sync 0;"):

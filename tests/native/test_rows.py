@@ -25,9 +25,9 @@ V = 300
 @pytest.fixture(autouse=True, params=["compiled for the CPU", "interpreted PTX"])
 def launched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
     """Return the counter of launches."""
-    kept: tuple[dict[Any, Any], ...] = (cuda._tables, cuda._refused, cuda._records)  # type: ignore[assignment]
-    for each in kept:
-        each.clear()
+    caches: tuple[dict[Any, Any], ...] = (cuda._tables, cuda._refused, cuda._records)  # type: ignore[assignment]
+    for cache in caches:
+        cache.clear()
     if request.param == "interpreted PTX":
         device = request.getfixturevalue("interpreted")
         monkeypatch.setattr(rows, "load_cuda", lambda: device.module)
@@ -37,8 +37,8 @@ def launched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         module = request.getfixturevalue("module")
         monkeypatch.setattr(rows, "load_cuda", lambda: module)
         yield lambda: launches(module)
-    for each in kept:
-        each.clear()
+    for cache in caches:
+        cache.clear()
     cuda._in_graphs.clear()
 
 
@@ -53,19 +53,19 @@ class Table:
         self.slots = torch.tensor(rng.integers(-1, len(keys.marking), requests), dtype=torch.int32)
         self.temperatures = torch.tensor(rng.random(requests) + 0.5, dtype=torch.float32)
         integer = torch.int64 if wide else torch.int32
-        mapping, places, inputs, self.history = [], [], [], []
+        mapping, positions, inputs, self.history = [], [], [], []
         for request in rng.permutation(requests).tolist():
-            known = self.tokens[request, : self.lengths[request]].tolist()
-            given = rng.integers(2, V, int(rng.integers(0, 5)) if drafts else 0).tolist()
-            given = [known[0] if known and rng.random() < 0.5 else draft for draft in given]
-            if given and rng.random() < 0.4:
-                given[int(rng.integers(len(given))) :] = [-1]
-            mapping += [request] * (1 + len(given))
-            places += range(1 + len(given))
-            inputs += [known[-1] if known else 0, *given]
-            self.history += [known + given[:before] for before in range(1 + len(given))]
+            tokens = self.tokens[request, : self.lengths[request]].tolist()
+            drafted_ids = rng.integers(2, V, int(rng.integers(0, 5)) if drafts else 0).tolist()
+            drafted_ids = [tokens[0] if tokens and rng.random() < 0.5 else draft for draft in drafted_ids]
+            if drafted_ids and rng.random() < 0.4:
+                drafted_ids[int(rng.integers(len(drafted_ids))) :] = [-1]
+            mapping += [request] * (1 + len(drafted_ids))
+            positions += range(1 + len(drafted_ids))
+            inputs += [tokens[-1] if tokens else 0, *drafted_ids]
+            self.history += [tokens + drafted_ids[:drafted] for drafted in range(1 + len(drafted_ids))]
         self.rows = torch.tensor([*mapping, -1, -1], dtype=integer)
-        self.places = torch.tensor([*places, 0, 0], dtype=torch.int32) if drafts else None
+        self.places = torch.tensor([*positions, 0, 0], dtype=torch.int32) if drafts else None
         self.drafts = torch.tensor([*inputs, -7, -7], dtype=torch.int32) if drafts else None
 
     def read(self, into: SequenceRows, **options: Any) -> None:
@@ -82,12 +82,12 @@ class Table:
 
     def contexts(self, words: int) -> tuple[list[int], list[list[int]]]:
         """Return the rows that are to be marked, and their contexts."""
-        found = []
+        contexts = []
         for row, history in enumerate(self.history):
             context = history[len(history) - words :] if len(history) >= words else [-1]
             if self.slots[self.rows[row]] >= 0 and min(context) >= 2:
-                found.append((row, context))
-        return [row for row, _ in found], [context for _, context in found]
+                contexts.append((row, context))
+        return [row for row, _ in contexts], [context for _, context in contexts]
 
 
 @pytest.mark.parametrize("drafts", [False, True])
@@ -105,19 +105,19 @@ def test_rows_are_marked_as_embed_marks_their_contexts(
         table = Table(rng, keys, drafts, wide=step % 2 == 0)
         values = random_logits(rng, len(table.rows), V + 4, "float32")
         logits, want = values.clone(), values.clone()
-        before = launched()
+        launched_before = launched()
         table.read(read)
         read.embed_(logits)
-        assert launched() == before + 2
+        assert launched() == launched_before + 2
         chosen, contexts = table.contexts(n_gram - 1)
         requests = table.rows[chosen]
         kappas = np.float32(keys.marking.kappa) * table.temperatures[requests].numpy()
         if chosen:
             want[chosen] = expected(values[chosen], contexts, table.slots[requests], keys, kappas)
         assert torch.equal(bits(logits), bits(want))
-        left = read.records[: len(table.rows), 2] == LEFT_ALONE
+        is_unmarked = read.records[: len(table.rows), 2] == LEFT_ALONE
         assert torch.equal(
-            left, ~torch.isin(torch.arange(len(table.rows)), torch.tensor(chosen, dtype=torch.int64))
+            is_unmarked, ~torch.isin(torch.arange(len(table.rows)), torch.tensor(chosen, dtype=torch.int64))
         )
         marked += len(chosen)
     assert marked > (60 if n_gram < 16 else 20)
@@ -172,7 +172,7 @@ def test_what_cannot_be_read_is_refused() -> None:
         "slots": torch.tensor([0, 1]),
         "temperatures": torch.ones(2),
     }
-    for change, words, left in (
+    for change, words, remaining in (
         ({"lengths": torch.tensor([4, 3])}, "contexts: row 1 holds a negative id", 1),
         ({"requests": torch.tensor([2, 1])}, "slots: row 0", 0),
         ({"slots": torch.tensor([0, 9])}, "slots: row 1", 1),
@@ -184,7 +184,7 @@ def test_what_cannot_be_read_is_refused() -> None:
     ):
         read.read(**{**good, **change})
         assert [row for row in (0, 1) if read.records[row, 2] == LEFT_ALONE] == (
-            [] if left is None else [left]
+            [] if remaining is None else [remaining]
         )
         refusals = cuda.Refusals()
         refusals.check()  # it has heard of no device yet
@@ -230,9 +230,9 @@ def test_a_step_is_two_kernels_and_nothing_of_torch(launched: Any) -> None:
     keys = key_table(V, agents=4, n_gram=4)
     read, table = SequenceRows(keys.marking, CPU), Table(rng, keys, drafts=True, wide=False)
     logits = torch.zeros(len(table.rows), V)
-    before = launched()
+    launched_before = launched()
     with Queued() as queued:
         table.read(read)
         read.embed_(logits)
     assert queued.work == 0
-    assert launched() == before + 2
+    assert launched() == launched_before + 2

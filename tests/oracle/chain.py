@@ -17,16 +17,16 @@ _LOW, _HIGH = 2.0**-20, 2.0**20
 
 
 @twin
-def priors(shares: Float64s, null_rates: Float64s, each: int, priors: Float64s) -> None:
+def priors(shares: Float64s, null_rates: Float64s, stages: int, priors: Float64s) -> None:
     """Fill `priors` [N·each, A + 1]: `prior_of` shares [A] and each of the null shares, `each` times."""
-    agents, given = len(shares), 0.0
+    agents, assigned = len(shares), 0.0
     for i in range(agents):
-        given += shares[i]
+        assigned += shares[i]
     for r in range(len(priors)):
-        null = null_rates[r // each]
+        null = null_rates[r // stages]
         total = priors[r, agents] = max(null, _LOWEST_SHARE) if null > 0 else null
         for i in range(agents):
-            priors[r, i] = max(shares[i] * ((1 - null) / given), _LOWEST_SHARE)
+            priors[r, i] = max(shares[i] * ((1 - null) / assigned), _LOWEST_SHARE)
             total += priors[r, i]
         for i in range(agents + 1):
             priors[r, i] /= total
@@ -36,7 +36,7 @@ def priors(shares: Float64s, null_rates: Float64s, each: int, priors: Float64s) 
 def posteriors(
     ratios: Float32s,
     cuts: Int64s,
-    each: int,
+    interval: int,
     prior: Float64s,
     stages: int,
     mean_segment: float,
@@ -53,17 +53,17 @@ def posteriors(
         alternates, null_rate_ratio = 1.0, max(mean_segment, stages) / max(null_segment, stages)
     rate = stages / max(mean_segment, stages)
     leave, initial = np.empty(states), np.empty(states)  # 1 / (1 - π), and the share of the tokens each holds
-    most = total_occupancy = 0.0
+    largest = total_occupancy = 0.0
     for i in range(states):
-        others = max(1 - prior[i], 1e-9)
-        leave[i] = 1 / others if i < null or alternates > 0 else 1.0
-        initial[i] = prior[i] * others if alternates > 0 else prior[i]
+        complement = max(1 - prior[i], 1e-9)
+        leave[i] = 1 / complement if i < null or alternates > 0 else 1.0
+        initial[i] = prior[i] * complement if alternates > 0 else prior[i]
         if i == null:
             initial[i] /= null_rate_ratio
         total_occupancy += initial[i]
-        most = max(most, prior[i])
+        largest = max(largest, prior[i])
     lowest = highest = 0.0  # without a state to hand over to
-    if most <= 1 - 1e-9:
+    if largest <= 1 - 1e-9:
         lowest, highest = _LOWEST_CHANCE, 1 - _LOWEST_CHANCE
     if prior[null] == 0:
         for t in range(len(null_posterior)):
@@ -71,27 +71,27 @@ def posteriors(
     longest = 1
     for d in range(len(cuts) - 1):
         longest = max(longest, cuts[d + 1] - cuts[d])
-    alpha = np.empty((min(each, longest), stages, states), np.float32)
-    kept = np.empty((-(-longest // each), stages, states))
+    alpha = np.empty((min(interval, longest), stages, states), np.float32)
+    saved = np.empty((-(-longest // interval), stages, states))
     state, beta = np.empty((stages, states)), np.empty((stages, states))
     onward, occupancy, weights = np.empty(states), np.empty(states), np.empty(states)
     for d in range(len(cuts) - 1):
         for m in range(stages):
             for i in range(states):
                 state[m, i], beta[m, i] = initial[i] / total_occupancy / stages, 1.0
-        final = -(-(cuts[d + 1] - cuts[d]) // each) - 1
+        final = -(-(cuts[d + 1] - cuts[d]) // interval) - 1
         # To the last part and back: the α of one of them are kept at a time.
         for step in range(2 * final + 1):
             keep = step >= final
             p = 2 * final - step if keep else step
-            begin = cuts[d] + p * each
-            end = min(begin + each, cuts[d + 1])
+            begin = cuts[d] + p * interval
+            end = min(begin + interval, cuts[d + 1])
             for m in range(stages):
                 for i in range(states):
                     if not keep:
-                        kept[p, m, i] = state[m, i]
+                        saved[p, m, i] = state[m, i]
                     elif p < final:
-                        state[m, i] = kept[p, m, i]
+                        state[m, i] = saved[p, m, i]
             log_ratio = 0.0
             for t in range(begin, end):  # each row of `alpha` becomes α of a token, up to a factor
                 row = t - begin if keep else 0
@@ -105,16 +105,16 @@ def posteriors(
                 total = 0.0
                 for i in range(states):
                     q, ratio = advance if i < null else null_rates, ratios[t, i]
-                    before = state[0, i]
-                    now = ((1 - q) * before + prior[i] * (arriving - onward[i])) * ratio
-                    state[0, i] = alpha[row, 0, i] = now
-                    together = now
+                    previous = state[0, i]
+                    current = ((1 - q) * previous + prior[i] * (arriving - onward[i])) * ratio
+                    state[0, i] = alpha[row, 0, i] = current
+                    together = current
                     for m in range(1, stages):
-                        own = state[m, i]
-                        now = ((1 - q) * own + q * before) * ratio
-                        state[m, i] = alpha[row, m, i] = now
-                        together += now
-                        before = own
+                        self_transition = state[m, i]
+                        current = ((1 - q) * self_transition + q * previous) * ratio
+                        state[m, i] = alpha[row, m, i] = current
+                        together += current
+                        previous = self_transition
                     total += together
                 if t == end - 1 or not _LOW < total < _HIGH:
                     log_ratio += math.log(total)
@@ -150,8 +150,8 @@ def posteriors(
                     q = advance if i < null else null_rates
                     for m in range(last):
                         beta[m, i] = ((1 - q) * beta[m, i] + q * beta[m + 1, i]) * weights[i]
-                    others = entering - occupancy[i]
-                    beta[last, i] = (1 - q) * weights[i] * beta[last, i] + q * leave[i] * others
+                    complement = entering - occupancy[i]
+                    beta[last, i] = (1 - q) * weights[i] * beta[last, i] + q * leave[i] * complement
 
 
 @twin
@@ -173,19 +173,19 @@ def likelihoods(
             if not math.isnan(null_segments[r]):
                 alternates, null_rate_ratio = 1.0, mean / max(null_segments[r], 3.0)
             rate = min(3 / mean, 1.0)
-            most = total_occupancy = 0.0
+            largest = total_occupancy = 0.0
             for i in range(null + 1):
-                others = max(1 - priors[r, i], 1e-9)
-                leave[i] = 1 / others if i < null or alternates > 0 else 1.0
-                first[i] = priors[r, i] * others if alternates > 0 else priors[r, i]
+                complement = max(1 - priors[r, i], 1e-9)
+                leave[i] = 1 / complement if i < null or alternates > 0 else 1.0
+                first[i] = priors[r, i] * complement if alternates > 0 else priors[r, i]
                 if i == null:
                     first[i] /= null_rate_ratio
                 total_occupancy += first[i]
-                most = max(most, priors[r, i])
+                largest = max(largest, priors[r, i])
             for i in range(null + 1):
                 first[i] = second[i] = third[i] = first[i] / total_occupancy / 3
             lowest = highest = 0.0
-            if most <= 1 - 1e-9:
+            if largest <= 1 - 1e-9:
                 lowest, highest = _LOWEST_CHANCE, 1 - _LOWEST_CHANCE
             log_ratio = 0.0
             for t in range(tokens):
@@ -196,12 +196,12 @@ def likelihoods(
                     arriving += third[i] * leave[i] * (advance if i < null else null_rates)
                 for i in range(null + 1):
                     q, ratio = advance if i < null else null_rates, ratios[s, t, i]
-                    own = third[i] * leave[i] * q * (1.0 if i < null else alternates)
-                    now = ((1 - q) * first[i] + priors[r, i] * (arriving - own)) * ratio
+                    self_transition = third[i] * leave[i] * q * (1.0 if i < null else alternates)
+                    current = ((1 - q) * first[i] + priors[r, i] * (arriving - self_transition)) * ratio
                     then = ((1 - q) * second[i] + q * first[i]) * ratio
                     at_last = ((1 - q) * third[i] + q * second[i]) * ratio
-                    first[i], second[i], third[i] = now, then, at_last
-                    total += now + then + at_last
+                    first[i], second[i], third[i] = current, then, at_last
+                    total += current + then + at_last
                 if t == tokens - 1 or not _LOW < total < _HIGH:
                     log_ratio += math.log(total)
                     scale = 1 / total

@@ -21,8 +21,10 @@ def binomial(successes: Int64s, trials: Int64s, chance: float, log_p: Float64s) 
         if k > count:
             log_p[i] = -np.inf
             continue
-        rest = k <= count * q  # 1 - P(Bin(n, 1 - q) >= n + 1 - k), so that the terms below always fall
-        if rest:
+        use_complement = (
+            k <= count * q
+        )  # 1 - P(Bin(n, 1 - q) >= n + 1 - k), so that the terms below always fall
+        if use_complement:
             k, q = count + 1 - k, 1.0 - q
         first = math.lgamma(count + 1.0) - math.lgamma(k + 1.0) - math.lgamma(count - k + 1.0)
         first += k * math.log(q) + (count - k) * math.log(1.0 - q)
@@ -34,7 +36,7 @@ def binomial(successes: Int64s, trials: Int64s, chance: float, log_p: Float64s) 
             if term < 1e-17:
                 break
         value = first + math.log(terms)
-        log_p[i] = min(0.0, math.log1p(-math.exp(min(value, -1e-16))) if rest else value)
+        log_p[i] = min(0.0, math.log1p(-math.exp(min(value, -1e-16))) if use_complement else value)
 
 
 @twin
@@ -44,12 +46,12 @@ def gamma(totals: Float64s, counts: Int64s, log_p: Float64s) -> None:
         count, total = counts[i], totals[i]
         if count == 0 or total <= 0:
             continue
-        rest = total < count  # 1 - Σ_{k >= n}, so that the terms below always fall
-        k = count if rest else count - 1
+        use_complement = total < count  # 1 - Σ_{k >= n}, so that the terms below always fall
+        k = count if use_complement else count - 1
         first = k * math.log(total) - total - math.lgamma(k + 1.0)
         term = terms = 1.0  # in units of the first term
         while term > 1e-17:
-            if rest:
+            if use_complement:
                 k += 1
                 term *= total / k
             elif k > 0:
@@ -59,7 +61,7 @@ def gamma(totals: Float64s, counts: Int64s, log_p: Float64s) -> None:
                 break
             terms += term
         value = first + math.log(terms)
-        log_p[i] = min(0.0, math.log1p(-math.exp(min(value, -1e-16))) if rest else value)
+        log_p[i] = min(0.0, math.log1p(-math.exp(min(value, -1e-16))) if use_complement else value)
 
 
 @twin
@@ -87,14 +89,14 @@ def counted_sums(
     x: Scores, counted: Bools, starts: Int64s, ends: Int64s, edges: Int64s, sums: Float32s
 ) -> None:
     for d in range(len(starts)):
-        at, rest = edges[d], BLOCK
+        at, use_complement = edges[d], BLOCK
         for t in range(starts[d], ends[d]):
             if counted[t]:
-                if rest == 0:
-                    at, rest = at + 1, BLOCK
+                if use_complement == 0:
+                    at, use_complement = at + 1, BLOCK
                 for a in range(x.shape[1]):
                     sums[at, a] += x[t, a]
-                rest -= 1
+                use_complement -= 1
 
 
 @twin
@@ -114,9 +116,9 @@ def two_states(
                     if b == first:
                         outside[a], inside[a] = start, (1.0 - start) * ratios[b, a]
                     else:
-                        before = outside[a]
-                        outside[a] = before * (1.0 - enter) + inside[a] * leave
-                        inside[a] = (before * enter + inside[a] * stay) * ratios[b, a]
+                        previous = outside[a]
+                        outside[a] = previous * (1.0 - enter) + inside[a] * leave
+                        inside[a] = (previous * enter + inside[a] * stay) * ratios[b, a]
                 if (b - first) % 8 == 7 or b == last:  # e^40 a block at most: eight of them stay in range
                     for a in range(columns):
                         total = outside[a] + inside[a]

@@ -29,9 +29,9 @@ def held_sums(
     # Σ γ_b(a)·x_b(a) and Σ γ_b(a)·w_b in float64, all in float32 or all in float64.
     for b in range(len(gamma)):
         for a in range(gamma.shape[1]):
-            held = np.float64(gamma[b, a])
-            total[a] += held * sums[b, a]
-            tokens[a] += held * weights[b]
+            occupancy = np.float64(gamma[b, a])
+            total[a] += occupancy * sums[b, a]
+            tokens[a] += occupancy * weights[b]
 
 
 @twin
@@ -76,9 +76,9 @@ def mean_start(
     plausible: Float64s,
     usual: Float64s,
     log_lengths: Float64s,
-    nobodys: Float64s,
+    null_priors: Float64s,
     log_strengths: Float64s,
-    found: Float64s,
+    result: Float64s,
 ) -> None:
     """Average strengths, null shares and lengths, weighted by the likelihood of the text.
 
@@ -87,62 +87,67 @@ def mean_start(
     """
     lengths, highest = len(usual), -math.inf
     for s in range(len(plausible)):
-        for i in range(len(nobodys) * lengths):
+        for i in range(len(null_priors) * lengths):
             joint[s, i] += plausible[s] + usual[i % lengths]
             if joint[s, i] > highest:
                 highest = joint[s, i]
-    total = before = strength = length = share = 0.0
+    total = previous = strength = length = share = 0.0
     for s in range(len(plausible)):
-        for i in range(len(nobodys) * lengths):
+        for i in range(len(null_priors) * lengths):
             weight = math.exp(joint[s, i] - highest)
             total += weight
             strength += weight * log_strengths[s]
             length += weight * log_lengths[i % lengths]
-            share += weight * nobodys[i // lengths]
-            before += math.exp(plausible[s] + usual[i % lengths])
-    found[0], found[1] = math.exp(strength / total), math.exp(length / total)
-    found[2], found[3] = share / total, math.log(total / before) + highest
+            share += weight * null_priors[i // lengths]
+            previous += math.exp(plausible[s] + usual[i % lengths])
+    result[0], result[1] = math.exp(strength / total), math.exp(length / total)
+    result[2], result[3] = share / total, math.log(total / previous) + highest
 
 
 @twin
 def mean_length(
-    log_likelihoods: Float64s, lengths: Float64s, middle: float, spread: float, found: Float64s
+    log_likelihoods: Float64s, lengths: Float64s, middle: float, spread: float, result: Float64s
 ) -> None:
     """Average lengths [R], log-normal around `middle`; `found` as `mean_start_loop` has its 2nd and 4th."""
     highest = -math.inf
     for r in range(len(lengths)):
         away = (math.log(lengths[r]) - math.log(middle)) / spread
         highest = max(highest, log_likelihoods[r] - away * away / 2)
-    total = before = length = 0.0
+    total = previous = length = 0.0
     for r in range(len(lengths)):
         away = (math.log(lengths[r]) - math.log(middle)) / spread
         weight = math.exp(log_likelihoods[r] - away * away / 2 - highest)
         total += weight
         length += weight * math.log(lengths[r])
-        before += math.exp(-away * away / 2)
-    found[0], found[1] = math.exp(length / total), math.log(total / before) + highest
+        previous += math.exp(-away * away / 2)
+    result[0], result[1] = math.exp(length / total), math.log(total / previous) + highest
 
 
 @twin
 def shares(
-    gamma: Float32s, left: Float32s, block: int, before: Float64s, nobody: float, shares: Float64s
+    gamma: Float32s,
+    null_posterior: Float32s,
+    block: int,
+    previous: Float64s,
+    null_prior: float,
+    shares: Float64s,
 ) -> float:
     """Set the agents' shares [A] of a text from γ and the first guess, and return the null share."""
-    rest = 0.0
+    remainder = 0.0
     for a in range(len(shares)):
         shares[a] = 0.0
-    for b in range(len(left)):
-        rest += left[b]
+    for b in range(len(null_posterior)):
+        remainder += null_posterior[b]
         for a in range(len(shares)):
             shares[a] += gamma[b, a]
-    rest = block * rest + SHARE_TOKENS * nobody
-    total = rest
+    remainder = block * remainder + SHARE_TOKENS * null_prior
+    total = remainder
     for a in range(len(shares)):
-        shares[a] = block * shares[a] + SHARE_TOKENS * before[a]
+        shares[a] = block * shares[a] + SHARE_TOKENS * previous[a]
         total += shares[a]
     for a in range(len(shares)):
         shares[a] /= total
-    return rest / total
+    return remainder / total
 
 
 @numba.njit
@@ -181,21 +186,21 @@ def strengths(
     one of them: variance / τ², where τ² is by how much agents' means scatter beyond twice what chance would
     make of equal ones (Cochran's Q), as each agent's tokens were chosen for their scores.
     """
-    count, held, squares, scores = 0, 0.0, 0.0, 0.0
+    count, occupancy, squares, scores = 0, 0.0, 0.0, 0.0
     for a in range(len(total)):
         scores += total[a]
-        held += tokens[a]
+        occupancy += tokens[a]
         squares += tokens[a] * tokens[a]
         count += tokens[a] > 0
-    common = (scores + START_TOKENS * interpolated(start, grid, mean)) / (held + START_TOKENS)
+    common = (scores + START_TOKENS * interpolated(start, grid, mean)) / (occupancy + START_TOKENS)
     if count >= 2:
         scatter = 0.0
         for a in range(len(total)):
             if tokens[a] > 0:
-                apart = total[a] / tokens[a] - common
-                scatter += tokens[a] * (apart * apart)
+                deviation = total[a] / tokens[a] - common
+                scatter += tokens[a] * (deviation * deviation)
         beyond = scatter / interpolated(common, mean, variances) - _BY_CHANCE * (count - 1)
-        shrinkage = max(shrinkage, min(_MOST_ALIKE, (held - squares / held) / max(beyond, 1e-9)))
+        shrinkage = max(shrinkage, min(_MOST_ALIKE, (occupancy - squares / occupancy) / max(beyond, 1e-9)))
     for a in range(len(total)):
-        each = (total[a] + shrinkage * common) / max(tokens[a] + shrinkage, 1e-9)
-        strengths[a] = min(max(interpolated(each, mean, grid), low), high)
+        shrunk = (total[a] + shrinkage * common) / max(tokens[a] + shrinkage, 1e-9)
+        strengths[a] = min(max(interpolated(shrunk, mean, grid), low), high)

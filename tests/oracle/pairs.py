@@ -29,11 +29,11 @@ def number_texts(
         bits = 4
         while (1 << bits) <= 2 * (end - start):
             bits += 1
-        some = slots[: 1 << bits]
-        some[:] = -1
+        table = slots[: 1 << bits]
+        table[:] = -1
         inside = slice(start + back, end)
         number_pairs(
-            ids[start : end - back], scored[inside], factors, np.uint64(64 - bits), some, numbers[inside]
+            ids[start : end - back], scored[inside], factors, np.uint64(64 - bits), table, numbers[inside]
         )
         repeats(numbers[start:end], repeated[start:end])
 
@@ -53,7 +53,7 @@ def times_before(numbers: Int64s, starts: Int64s, ends: Int64s, counts: Int32s, 
 @twin
 def merge(
     numbers: Int64s,
-    others: Int64s,
+    other_numbers: Int64s,
     starts: Int64s,
     ends: Int64s,
     firsts: Int64s,
@@ -67,7 +67,7 @@ def merge(
             if numbers[t] < 0:
                 continue
             first = t  # the earliest token with one of the two numbers
-            for kind, number in ((0, numbers[t]), (1, others[t])):
+            for kind, number in ((0, numbers[t]), (1, other_numbers[t])):
                 if firsts[kind, number] < 0:
                     firsts[kind, number] = t
                 first = min(first, firsts[kind, number])
@@ -100,7 +100,7 @@ def longest_repeat(pairs: Int64s) -> int:
 @twin
 def far_sources(runs: Int64s, window: int, shortest: int, firsts: Int64s, sources: Int64s) -> bool:
     # A run is named by its last token. `done` is the end of the copies so far.
-    done, some = 0, False
+    done, any_written = 0, False
     for t in range(len(runs)):
         if runs[t] < 0:
             continue
@@ -108,11 +108,11 @@ def far_sources(runs: Int64s, window: int, shortest: int, firsts: Int64s, source
         if first < 0:
             firsts[runs[t]] = t
         elif t - first >= window:
-            some = True
+            any_written = True
             for j in range(max(done, t - shortest + 1), t + 1):
                 sources[j] = sources[j - t + first]
             done = t + 1
-    return some
+    return any_written
 
 
 @twin
@@ -148,11 +148,11 @@ def number_pairs(
         mixed = np.uint64(0)
         for back in range(n_gram):
             mixed += np.uint64(ids[t - back]) * factors[back]
-        place: Any = np.int64(mixed >> shift)
+        slot: Any = np.int64(mixed >> shift)
         while True:  # slots hold first positions of n-grams; on a collision the next slot is tried
-            first = slots[place]
+            first = slots[slot]
             if first < 0:
-                slots[place] = t
+                slots[slot] = t
                 numbers[t] = count
                 count += 1
                 break
@@ -162,4 +162,4 @@ def number_pairs(
             if back == n_gram:
                 numbers[t] = numbers[first]
                 break
-            place = place + 1 if place + 1 < len(slots) else 0
+            slot = slot + 1 if slot + 1 < len(slots) else 0

@@ -10,7 +10,7 @@ from tests.oracle import twin
 
 @twin
 def absorb_short_runs(
-    posterior: Float32s, left: Float32s, min_segment: int, standing: Int64s, labels: Int32s
+    posterior: Float32s, null_posterior: Float32s, min_segment: int, standing: Int64s, labels: Int32s
 ) -> None:
     # Give runs shorter than `min_segment` to the likelier neighbour, in one pass from left to right.
     # `standing` holds the starts of the runs before the current one.
@@ -27,7 +27,7 @@ def absorb_short_runs(
                 if 0 <= neighbour < tokens:
                     label, mass = labels[neighbour], 0.0
                     for t in range(start, end):
-                        mass += left[t] if label < 0 else posterior[t, label]
+                        mass += null_posterior[t] if label < 0 else posterior[t, label]
                     if mass > best:
                         best, likeliest = mass, label
             for t in range(start, end):
@@ -47,22 +47,22 @@ def absorb_short_runs(
 @twin
 def likeliest(
     gamma: Float32s,
-    rest: Float32s,
+    remainder: Float32s,
     resolution: int,
     allow_unattributed: bool,
     posterior: Float32s,
-    left: Float32s,
+    null_posterior: Float32s,
     labels: Int32s,
 ) -> None:
     # Give every token the posterior of its pool: the `resolution` tokens that the chain takes as one.
     for t in range(len(labels)):
         pool, best = t // resolution, 0
-        left[t] = rest[pool]
+        null_posterior[t] = remainder[pool]
         for a in range(gamma.shape[1]):
             posterior[t, a] = gamma[pool, a]
             if gamma[pool, a] > gamma[pool, best]:
                 best = a
-        labels[t] = NOBODY if allow_unattributed and gamma[pool, best] <= rest[pool] else best
+        labels[t] = NOBODY if allow_unattributed and gamma[pool, best] <= remainder[pool] else best
 
 
 @twin
@@ -85,7 +85,7 @@ def place_boundaries(
         low, high = max(begin + 1, t - reach + 1), t
         while high < min(t + reach - 1, len(labels) - 1) and labels[high + 1] == new:
             high += 1
-        best, place = 0.0, t
+        best, boundary = 0.0, t
         for side in range(2):  # the boundary at j: [j, t) is the new one's, or [t, j) stays the old one's
             more, less, count = new, old, t - low
             if side:
@@ -98,10 +98,10 @@ def place_boundaries(
                 if less >= 0:
                     gained -= weights[j] * (strengths[less] * x[j, less] - offsets[less])
                 if gained > best:
-                    best, place = gained, j + side
-        for j in range(place, t):
+                    best, boundary = gained, j + side
+        for j in range(boundary, t):
             labels[j] = new
-        for j in range(t, place):
+        for j in range(t, boundary):
             labels[j] = old
-        begin = place
-        t = max(t, place) + 1
+        begin = boundary
+        t = max(t, boundary) + 1

@@ -34,21 +34,21 @@ def spelled(
 def windows(x: Scores, width: int, step: int, total: Float64s, f: Float64s) -> None:
     """Fill f as `windows` does; `total` [A] is zeros."""
     agents = x.shape[1]
-    left = right = 0  # total = Σ x[left:right]
+    first = right = 0  # total = Σ x[left:right]
     for i in range(len(f)):
         start = i * step
         if start >= right:
-            left = right = start
+            first = right = start
             for a in range(agents):
                 total[a] = 0.0
         while right < start + width:
             for a in range(agents):
                 total[a] += x[right, a]
             right += 1
-        while left < start:
+        while first < start:
             for a in range(agents):
-                total[a] -= x[left, a]
-            left += 1
+                total[a] -= x[first, a]
+            first += 1
         for a in range(agents):
             f[i, a] = total[a] / width
 
@@ -144,10 +144,10 @@ def share_intervals(
             last = 0
             for j in range(size + 1):
                 chance = (missing[size - j] if j else 1.0) - (missing[size - j - 1] if j < size else 0.0)
-                place = j * bins / count
-                step = min(int(place), bins - 1)
-                part[step] += chance * (step + 1 - place)
-                part[step + 1] += chance * (place - step)
+                position = j * bins / count
+                step = min(int(position), bins - 1)
+                part[step] += chance * (step + 1 - position)
+                part[step + 1] += chance * (position - step)
                 last = step + 1
             for k in range(bins + 1):
                 if law[k] > 0.0:
@@ -161,12 +161,12 @@ def share_intervals(
                 below += law[k]
                 k += 1
             # If a step is more than a token, mass up to a step lower may be counted here.
-            least = k - 1 if k > 0 and bins < count else k
+            lowest = k - 1 if k > 0 and bins < count else k
             while k < bins and below + law[k] < 1.0 - tail:
                 below += law[k]
                 k += 1
             lows[s] = max(0.0, 1.0 - k / bins - certain / count)
-            highs[s] = 1.0 - least / bins
+            highs[s] = 1.0 - lowest / bins
 
 
 @twin
@@ -178,7 +178,7 @@ def leads(
     neighbourhood: int,
     ending: bool,
     means: Float64s,
-    found: Float64s,
+    result: Float64s,
 ) -> None:
     # Window w has its centre at w·step + width/2, in half tokens below, and start < centre < end.
     for i in range(len(sides)):
@@ -203,4 +203,4 @@ def leads(
         for a in range(f.shape[1]):
             if a != agent and means[a] > best:
                 best = means[a]
-        found[i] = (means[agent] - best) / (high - low)
+        result[i] = (means[agent] - best) / (high - low)

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 from iet.cli import main
 
-Said: TypeAlias = Callable[..., str]
-"""The fixture `said` of the tests of the command line."""
+RunIet: TypeAlias = Callable[..., str]
+"""The fixture `run_iet` of the tests of the command line."""
 
 
 def run(*arguments: Any) -> int:

@@ -24,8 +24,8 @@ def each_isa() -> Iterator[str]:
     if native.cpu is None:
         yield "reference"
         return
-    before = native.cpu.isa()
+    previous = native.cpu.isa()
     for isa in ISAS:
         assert native.cpu.select_isa(isa)
         yield isa
-    native.cpu.select_isa(before)
+    native.cpu.select_isa(previous)

@@ -109,14 +109,14 @@ def check_embed(
     options = {} if case.counts is None else {"counts": case.counts.to(device)}
     for dtype, layout, values, want in case.logits:
         logits, memory = laid_out(values, layout, device)
-        before = memory.clone()
+        original = memory.clone()
         mark(logits, case.contexts.to(device), case.slots.to(device), case.keys, **options)
-        found = logits.cpu()
-        assert torch.equal(bits(found), bits(want)), (dtype, layout)
-        padding = torch.equal(bits(found[:, vocab_size:]), bits(values[:, vocab_size:]))
+        actual = logits.cpu()
+        assert torch.equal(bits(actual), bits(want)), (dtype, layout)
+        padding = torch.equal(bits(actual[:, vocab_size:]), bits(values[:, vocab_size:]))
         assert padding is (family != "gumbel")
         logits.copy_(values)
-        assert torch.equal(bits(memory), bits(before)), "something beside the logits was written"
+        assert torch.equal(bits(memory), bits(original)), "something beside the logits was written"
 
 
 def check_many_rows(

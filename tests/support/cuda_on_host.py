@@ -35,13 +35,13 @@ SOURCES = [ROOT / "csrc" / "cuda" / f"{name}.cu" for name in ("embed", "permute"
 @contextlib.contextmanager
 def built() -> Iterator[Any]:
     """Compile the module, once; forget what was put on devices before. Skips where nothing compiles it."""
-    kept: tuple[dict[Any, Any], ...] = (cuda._tables, cuda._refused, cuda._records)  # type: ignore[assignment]
+    caches: tuple[dict[Any, Any], ...] = (cuda._tables, cuda._refused, cuda._records)  # type: ignore[assignment]
     module = _build()
-    for each in kept:
-        each.clear()
+    for cache in caches:
+        cache.clear()
     yield module
-    for each in kept:
-        each.clear()
+    for cache in caches:
+        cache.clear()
 
 
 @functools.cache
@@ -127,7 +127,7 @@ def failing(module: Any, words: str) -> Iterator[None]:
     """Let launches and copies fail as where the driver is too old, or the device of another kind."""
     fail = ctypes.CDLL(module.__file__).on_host_fail
     fail.argtypes = [ctypes.c_char_p]
-    kept = ctypes.create_string_buffer(words.encode())
-    fail(kept)
+    message = ctypes.create_string_buffer(words.encode())
+    fail(message)
     yield
     fail(None)

@@ -74,7 +74,7 @@ def text_box(inner: str) -> str:
 
 def sent(*parts: str, kind: str = "mixed", boundary: str = "=") -> str:
     """A mail, or a part of one, of several parts, each with its own headers."""
-    joined = "".join(f"--{boundary}\n{each}\n" for each in parts)
+    joined = "".join(f"--{boundary}\n{body}\n" for body in parts)
     return f'Content-Type: multipart/{kind}; boundary="{boundary}"\n\n{joined}--{boundary}--'
 
 

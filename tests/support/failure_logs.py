@@ -65,9 +65,9 @@ def write(folder: pathlib.Path, subset: str, logs: Mapping[str, Any]) -> pathlib
 def problem_of(body: dict[str, Any]) -> tuple[str, int]:
     """The question of a request, and the number of the problem that it is about."""
     user = body["messages"][-1]["content"]
-    found = re.search(r"problem (\d+)\?", user)
-    assert found is not None
-    return user, int(found[1])
+    match = re.search(r"problem (\d+)\?", user)
+    assert match is not None
+    return user, int(match[1])
 
 
 def knowing(user: str, agent: str, step: int) -> str:
@@ -88,6 +88,8 @@ def trajectory(
     mistake: tuple[str, int] = ("A", 0),
 ) -> Trajectory:
     """A log of (name, content), in which "human" is one in Hand-Crafted."""
-    said = tuple(Turn(name, content, subset == "Hand-Crafted" and name == "human") for name, content in turns)
+    turns_ = tuple(
+        Turn(name, content, subset == "Hand-Crafted" and name == "human") for name, content in turns
+    )
     prompts = (("A", "You are A."),) if subset == "Algorithm-Generated" else ()
-    return Trajectory(subset, number, "What?", "That.", said, *mistake, prompts)
+    return Trajectory(subset, number, "What?", "That.", turns_, *mistake, prompts)

@@ -70,14 +70,14 @@ def times_before(prefix: Any, n_gram: int) -> int:
 def shift(registry: Registry, agent: str | None, prefix: Any, columns: int = V) -> Any:
     """κ·φ(P(v)) [columns] for the position after `prefix`, from the readable definition alone."""
     scheme = registry.profile.scheme
-    found = np.zeros(columns, dtype=np.float32)
+    shifts = np.zeros(columns, dtype=np.float32)
     context = np.asarray(prefix)[len(prefix) - scheme.n_gram + 1 :]
     if agent is None or len(prefix) < scheme.n_gram - 1 or (context >= V).any() or (context == PAD).any():
-        return torch.tensor(found)
+        return torch.tensor(shifts)
     ranks = reference.permute(np.arange(V), seed_of(registry, agent, prefix), V)
-    found[:V] = np.float32(scheme.kappa) * reference.phi(ranks, scheme.k_p, V)
-    found[PAD] = 0
-    return torch.tensor(found)
+    shifts[:V] = np.float32(scheme.kappa) * reference.phi(ranks, scheme.k_p, V)
+    shifts[PAD] = 0
+    return torch.tensor(shifts)
 
 
 def raw_logits(model: Any, prefix: Any) -> Any:
@@ -88,6 +88,6 @@ def raw_logits(model: Any, prefix: Any) -> Any:
         return model(ids[None, start:], use_cache=False).logits[0, -1].float()
 
 
-def assert_close(found: Any, expected: Any) -> None:
-    assert torch.equal(torch.isinf(found), torch.isinf(expected))
-    torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)
+def assert_close(actual: Any, expected: Any) -> None:
+    assert torch.equal(torch.isinf(actual), torch.isinf(expected))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=2e-4)

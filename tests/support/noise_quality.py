@@ -137,15 +137,15 @@ def joint(setup: NoiseSetup, measure: str, case: str, draw: Callable[[int], Any]
     cells["where the other is above 63/64"] = np.zeros(1 << 6, np.int64)
     total = np.zeros(2)
     for n in setup.chunks():
-        u, other = draw(n)
+        u, second = draw(n)
         drawn = (
-            top(u, 6) << 6 | top(other, 6),
-            low(u, 6) << 6 | low(other, 6),
-            top(other[top(u, 6) == 63], 6),
+            top(u, 6) << 6 | top(second, 6),
+            low(u, 6) << 6 | low(second, 6),
+            top(second[top(u, 6) == 63], 6),
         )
         for counts, numbers in zip(cells.values(), drawn, strict=True):
             counts += np.bincount(numbers, minlength=len(counts))
-        product = (scores(u) - 1) * (scores(other) - 1)  # 1 is their mean and their variance
+        product = (scores(u) - 1) * (scores(second) - 1)  # 1 is their mean and their variance
         total += product.sum(), np.square(product).sum()
     mean, square = total / setup.draws
     error = math.sqrt((square - mean**2) / setup.draws)
@@ -185,16 +185,16 @@ def contexts_and_keys(setup: NoiseSetup) -> list[Row]:
     def contexts(bit: int, n: int) -> Any:
         key = setup.rng.integers(0, 256, 16, dtype=np.uint8)
         context, ids = setup.ids((n, 3)), setup.ids(n)
-        other = context.copy()
-        other[:, bit % 3] ^= np.uint32(1 << bit // 3)
-        return tuple(setup.noise(ids, reference.context_seed(key, c)) for c in (context, other))
+        second = context.copy()
+        second[:, bit % 3] ^= np.uint32(1 << bit // 3)
+        return tuple(setup.noise(ids, reference.context_seed(key, c)) for c in (context, second))
 
     def keys(bit: int, n: int) -> Any:
         subkeys = setup.rng.integers(0, 256, (n, 16), dtype=np.uint8)
-        other = subkeys.copy()
-        other[:, bit // 8] ^= np.uint8(1 << bit % 8)
+        second = subkeys.copy()
+        second[:, bit // 8] ^= np.uint8(1 << bit % 8)
         context, ids = setup.ids((n, 3)), setup.ids(n)
-        return tuple(setup.noise(ids, reference.context_seed(key, context)) for key in (subkeys, other))
+        return tuple(setup.noise(ids, reference.context_seed(key, context)) for key in (subkeys, second))
 
     rows = []
     for bit in (0, 1, 20, 47):

@@ -14,8 +14,8 @@ def setting(agents: int, joiner: str = "\n\n") -> Setting:
 
 
 def log_of(turns: Sequence[tuple[int, str]], agents: int, record: int = 0, joiner: str = "\n\n") -> Log:
-    said = tuple(Turn(agent, i // agents, (), text) for i, (agent, text) in enumerate(turns))
-    return Log(setting(agents, joiner), record, said)
+    turns_ = tuple(Turn(agent, i // agents, (), text) for i, (agent, text) in enumerate(turns))
+    return Log(setting(agents, joiner), record, turns_)
 
 
 def words(rng: np.random.Generator, number: int, prefix: str) -> list[str]:

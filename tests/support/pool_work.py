@@ -37,10 +37,10 @@ def work(job: Any) -> Any:
         while not (job / "go").exists():
             time.sleep(0.01)
     if job == "fill":  # what memory there is, and never come out of it
-        kept: list[bytearray] = []
+        buffers: list[bytearray] = []
         while True:
             with contextlib.suppress(MemoryError):
-                kept.append(bytearray(1 << 20))
+                buffers.append(bytearray(1 << 20))
     if isinstance(job, tuple):
         return len(bytearray(*job))
     return os.getpid(), job

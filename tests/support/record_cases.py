@@ -46,7 +46,7 @@ def registry(path: pathlib.Path | None = None, tokenizer: Any = None) -> iet.Reg
 def texts(keys: iet.Registry) -> dict[str, str]:
     """Return a marked text of each agent, and one of the planner in Russian, as a flat model writes them."""
     words = text_tokenizer()
-    found = {}
+    texts_ = {}
     for name, agent, first in (*((agent, agent, 1) for agent in AGENTS), ("russian", "planner", WORDS + 1)):
         draw, slots = np.random.default_rng(first), [keys.slot(agent)]
         ids = [first]
@@ -55,8 +55,8 @@ def texts(keys: iet.Registry) -> dict[str, str]:
             iet.embed_(logits, [ids[-1:]], slots, keys.marking_keys())
             noisy = logits[0] + draw.gumbel(size=logits.shape[1])
             ids.append(first + int(noisy[first : first + WORDS].argmax()))
-        found[name] = " ".join(words.id_to_token(i) for i in ids)  # type: ignore[misc]
-    return found
+        texts_[name] = " ".join(words.id_to_token(i) for i in ids)  # type: ignore[misc]
+    return texts_
 
 
 class Case(NamedTuple):
@@ -354,12 +354,12 @@ def outcome(report: Mapping[str, Any] | str) -> str:
     """Return what `iet check --json` says, in a few words, or the refusal itself."""
     if isinstance(report, str):
         return f"refused: {report}"
-    said = [_piece(piece) for piece in report["pieces"]]
+    verdicts = [_piece(piece) for piece in report["pieces"]]
     pieces = [piece.get("reason") for piece in report["pieces"]]
     for reason, count in report.get("skipped", {}).items():  # also of messages that are no pieces
-        said += [f"skipped ({reason})"] * (count - pieces.count(reason))
-    said += [f"unreadable ({reason})" for reason in report.get("unreadable", ())]
-    return "; ".join(said)
+        verdicts += [f"skipped ({reason})"] * (count - pieces.count(reason))
+    verdicts += [f"unreadable ({reason})" for reason in report.get("unreadable", ())]
+    return "; ".join(verdicts)
 
 
 def _piece(piece: Mapping[str, Any]) -> str:

@@ -26,20 +26,20 @@ def score_matrices(max_tokens=40, max_agents=4):
     return shapes.map(lambda s: np.random.default_rng(s[2]).uniform(-1, 1, s[:2]).astype(np.float32))
 
 
-def chain_text(rng, tokens, agents, length, nobody, strength, stages=3):
+def chain_text(rng, tokens, agents, length, null_share, strength, stages=3):
     """Who holds each token (-1: nobody), drawn from the chain of `forward_backward`, and log ratios [T, A].
 
     Under the holder's key scores are normal around `strength`, under the others' around 0.
     """
-    share = np.append(np.full(agents, (1 - nobody) / agents), nobody)
+    share = np.append(np.full(agents, (1 - null_share) / agents), null_share)
     truth = np.empty(tokens, np.int64)
-    held, stage = rng.choice(agents + 1, p=share), rng.integers(stages)
+    state, stage = rng.choice(agents + 1, p=share), rng.integers(stages)
     for t in range(tokens):
         if t and rng.random() < stages / length:
             stage += 1
             if stage == stages:  # nobody may follow nobody
-                next_ = np.where((np.arange(agents + 1) == held) & (held < agents), 0, share)
-                held, stage = rng.choice(agents + 1, p=next_ / next_.sum()), 0
-        truth[t] = held
+                next_ = np.where((np.arange(agents + 1) == state) & (state < agents), 0, share)
+                state, stage = rng.choice(agents + 1, p=next_ / next_.sum()), 0
+        truth[t] = state
     scores = rng.normal(0, 1, (tokens, agents)) + strength * (truth[:, None] == np.arange(agents))
     return np.where(truth == agents, -1, truth), strength * scores - strength**2 / 2

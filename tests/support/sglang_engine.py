@@ -153,9 +153,9 @@ class Engine:
                 request.kv.kv_committed_len = len(request.origin_input_ids) + len(request.output_ids)
                 request.prefilled = True
         logits = self.model[[request.truth[-1] for request in running]]
-        before = logits.clone()
+        original = logits.clone()
         self.process(logits, running)
-        self.steps.append((running, before, logits.clone()))
+        self.steps.append((running, original, logits.clone()))
         sampled = []
         for row, request in enumerate(running):
             token = int(torch.multinomial(self.shares(logits[row], request), 1, generator=self.draws))
@@ -168,13 +168,13 @@ class Engine:
 
     def shares(self, logits: torch.Tensor, request: Request) -> torch.Tensor:
         """Return the weights from which SGLang's PyTorch backend draws, in the order of ids."""
-        params, each = request.sampling_params, torch.tensor
+        params, tensor = request.sampling_params, torch.tensor
         probabilities = torch.softmax(logits / params.temperature, -1)[None]
-        filters = each([params.top_k]), each([params.top_p]), each([params.min_p])
-        found = self.parts.sample(
-            probabilities, *filters, params.min_p > 0, None, each([0]), return_filtered_probs=True
+        filters = tensor([params.top_k]), tensor([params.top_p]), tensor([params.min_p])
+        sampled = self.parts.sample(
+            probabilities, *filters, params.min_p > 0, None, tensor([0]), return_filtered_probs=True
         )
-        return torch.zeros_like(probabilities).scatter_(1, found[2].long(), found[1])[0]
+        return torch.zeros_like(probabilities).scatter_(1, sampled[2].long(), sampled[1])[0]
 
     def record(self) -> None:
         for request, token in self.pending:

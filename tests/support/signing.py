@@ -40,7 +40,7 @@ def entry(key: Ed25519PrivateKey, payload: bytes, kind: str = KIND) -> dict[str,
 
 def enveloped(payload: bytes, *keys: Ed25519PrivateKey, kind: str = KIND) -> bytes:
     """An envelope in our strict form, signed by Ed25519 keys."""
-    signatures = sorted((entry(key, payload, kind) for key in keys), key=lambda each: each["keyid"])
+    signatures = sorted((entry(key, payload, kind) for key in keys), key=lambda entry_: entry_["keyid"])
     return dumped(base64.b64encode(payload).decode(), signatures, kind)
 
 

@@ -42,9 +42,9 @@ class Server(NamedTuple):
     port: int
     process: subprocess.Popen[bytes]
 
-    def uri(self, path: str, who: str = f"{USER}:{urllib.parse.quote(PASSWORD, safe='')}") -> str:
+    def uri(self, path: str, credentials: str = f"{USER}:{urllib.parse.quote(PASSWORD, safe='')}") -> str:
         options = f"endpoint_override=127.0.0.1:{self.port}&scheme=http&region=us-east-1"
-        return f"s3://{who}@{path}?{options}"
+        return f"s3://{credentials}@{path}?{options}"
 
     def files(self) -> fs.FileSystem:
         return fs.FileSystem.from_uri(self.uri("corpus") + "&allow_bucket_creation=true")[0]
@@ -64,13 +64,13 @@ class Server(NamedTuple):
 def running(log: pathlib.Path) -> Iterator[Server]:
     """Start a server, and end it."""
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-    with open(log, "wb") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=said)
+    with open(log, "wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
-        while (found := re.search(r"http://127\.0\.0\.1:(\d+)", log.read_text())) is None:
+        while (match := re.search(r"http://127\.0\.0\.1:(\d+)", log.read_text())) is None:
             assert process.poll() is None, log.read_text()
             time.sleep(0.05)
-        server = Server(int(found[1]), process)
+        server = Server(int(match[1]), process)
         server.files().create_dir("corpus")
         yield server
     finally:
@@ -94,16 +94,16 @@ def corpus(registry: Registry, folder: pathlib.Path, put: Callable[[str, bytes],
             put(f"corpus/{name}/{path.relative_to(folder).as_posix()}", path.read_bytes())
 
 
-def rows(out: pathlib.Path, before: str) -> list[Any]:
+def rows(out: pathlib.Path, prefix: str) -> list[Any]:
     """Return all rows of a folder of results, with the names of files less what they begin with."""
-    found = list[Any]()
+    rows_ = list[Any]()
     for path in sorted(out.glob("*-0*")):
         quarantine = path.suffix == ".jsonl"
         read = (
             map(json.loads, path.read_text().splitlines()) if quarantine else pq.read_table(path).to_pylist()
         )
-        found += [(path.name, row | {"file": row["file"].removeprefix(before)}) for row in read]
-    return found
+        rows_ += [(path.name, row | {"file": row["file"].removeprefix(prefix)}) for row in read]
+    return rows_
 
 
 def assert_no_secret(*folders: pathlib.Path) -> None:
@@ -119,8 +119,8 @@ class Results(NamedTuple):
     path: str
 
     def names(self) -> list[str]:
-        found = self.server.files().get_file_info(fs.FileSelector(self.path, allow_not_found=True))
-        return sorted(each.base_name for each in found if each.type == fs.FileType.File)
+        files = self.server.files().get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        return sorted(file.base_name for file in files if file.type == fs.FileType.File)
 
     def content(self, name: str) -> bytes:
         with self.server.files().open_input_file(f"{self.path}/{name}") as file:
@@ -134,7 +134,7 @@ class Results(NamedTuple):
         return to
 
 
-def same_bytes(one: pathlib.Path, other: pathlib.Path) -> bool:
-    return {path.name: path.read_bytes() for path in one.glob("[!.]*")} == {
-        path.name: path.read_bytes() for path in other.glob("[!.]*")
+def same_bytes(first: pathlib.Path, second: pathlib.Path) -> bool:
+    return {path.name: path.read_bytes() for path in first.glob("[!.]*")} == {
+        path.name: path.read_bytes() for path in second.glob("[!.]*")
     }

@@ -32,7 +32,7 @@ def write(
     """
     draw, allowed, profile = np.random.default_rng(seed), np.asarray(ids), registry.profile
     context, size = profile.scheme.n_gram - 1, profile.vocab_size
-    found = allowed[draw.integers(0, len(allowed), context)].tolist()
+    sequence = allowed[draw.integers(0, len(allowed), context)].tolist()
     table = registry.scoring_keys()
     of = {key: row for row, key in enumerate(zip(table.owners.tolist(), table.epochs.tolist(), strict=True))}
     for (agent, tokens), epoch in zip(turns, [*epochs, *[None] * len(turns)], strict=False):
@@ -43,10 +43,10 @@ def write(
         for _ in range(tokens):
             logits = np.zeros((1, size)) if flat else draw.normal(size=(1, size))
             logits = logits.astype(np.float32)
-            iet.embed_(logits, [found[-context:]], slots, table)
+            iet.embed_(logits, [sequence[-context:]], slots, table)
             noise = np.zeros(size) if keyed else draw.gumbel(size=size)
-            found.append(int(allowed[(logits[0] + noise)[allowed].argmax()]))
-    return found
+            sequence.append(int(allowed[(logits[0] + noise)[allowed].argmax()]))
+    return sequence
 
 
 def write_flat(
@@ -57,17 +57,17 @@ def write_flat(
     allowed, profile, table = np.asarray(ids), registry.profile, registry.marking_keys()
     context = profile.scheme.n_gram - 1
     starts = {seed: allowed[draw.integers(0, len(allowed), context)] for seed, draw in draws.items()}
-    found = [starts[seed].tolist() for seed in seeds]
+    sequences = [starts[seed].tolist() for seed in seeds]
     slots = [registry.slot(agent) for agent in agents]
     for _ in range(tokens):
         logits = np.zeros((len(seeds), profile.vocab_size), np.float32)
-        iet.embed_(logits, [text[-context:] for text in found], slots, table)
+        iet.embed_(logits, [text[-context:] for text in sequences], slots, table)
         if profile.family.name != "gumbel":
             noise = {seed: draw.gumbel(size=profile.vocab_size) for seed, draw in draws.items()}
             logits = logits + [noise[seed] for seed in seeds]
-        for text, best in zip(found, logits[:, allowed].argmax(axis=1).tolist(), strict=True):
+        for text, best in zip(sequences, logits[:, allowed].argmax(axis=1).tolist(), strict=True):
             text.append(int(allowed[best]))
-    return found
+    return sequences
 
 
 def spell(ids: Sequence[int]) -> str:

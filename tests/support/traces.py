@@ -68,7 +68,7 @@ def attribute(key: str, value: Any) -> dict[str, Any]:
 def native(value: Any) -> dict[str, Any]:
     """A value as OTLP has it where attributes may be structured."""
     if isinstance(value, list):
-        return {"arrayValue": {"values": [native(each) for each in value]}}
+        return {"arrayValue": {"values": [native(item) for item in value]}}
     if isinstance(value, dict):
         return {"kvlistValue": {"values": [{"key": k, "value": native(v)} for k, v in value.items()]}}
     return {"stringValue": value}
@@ -202,11 +202,11 @@ def langfuse() -> Any:
 
 
 def langfuse_list() -> Any:
-    found = langfuse()["observations"]
-    found[3]["metadata"] = json.dumps({"attributes": {"gen_ai.agent.name": "planner"}})
-    found[3]["output"] = {"choices": [{"message": {"role": "assistant", "content": "First this."}}]}
-    found[1]["output"] = {"messages": [{"type": "ai", "content": "No, that."}]}
-    return {"data": found, "meta": {}}
+    observations = langfuse()["observations"]
+    observations[3]["metadata"] = json.dumps({"attributes": {"gen_ai.agent.name": "planner"}})
+    observations[3]["output"] = {"choices": [{"message": {"role": "assistant", "content": "First this."}}]}
+    observations[1]["output"] = {"messages": [{"type": "ai", "content": "No, that."}]}
+    return {"data": observations, "meta": {}}
 
 
 FORMS = (

@@ -100,9 +100,9 @@ def draw_request(rng: np.random.Generator, number: int, family: str = "fourier")
     sampling: dict[str, Any] = {}
     if family == "gumbel":
         temperature = max(temperature, 0.5)
-        asked: dict[str, Any] = {"top_k": 20, "top_p": 0.8, "min_p": 0.02, "repetition_penalty": 1.3}
-        asked |= {"presence_penalty": 0.5, "frequency_penalty": 0.4}
-        sampling = {name: value for name, value in asked.items() if rng.random() < 0.3}
+        parameters: dict[str, Any] = {"top_k": 20, "top_p": 0.8, "min_p": 0.02, "repetition_penalty": 1.3}
+        parameters |= {"presence_penalty": 0.5, "frequency_penalty": 0.4}
+        sampling = {name: value for name, value in parameters.items() if rng.random() < 0.3}
     arguments = {None: {"iet_unmarked": True} if rng.random() < 0.5 else None}.get(
         agent, {"iet_agent": agent}
     )
@@ -141,21 +141,21 @@ def one_left(
     """Return a row of which the keyed noise has left one token, where it is marked."""
     scheme = registry.profile.scheme
     words = scheme.n_gram - 1
-    places = [tuple(history[at : at + words]) for at in range(len(history) - words + 1)]
-    if request.agent is None or not places or {0, 1} & {*places[-1]}:
+    contexts = [tuple(history[at : at + words]) for at in range(len(history) - words + 1)]
+    if request.agent is None or not contexts or {0, 1} & {*contexts[-1]}:
         return row
-    count = places[:-1].count(places[-1])
+    count = contexts[:-1].count(contexts[-1])
     key, position = request_key(f"seed {request.params.seed}"), len(history) - len(request.prompt)
     if free_of_environment().are_free(np.array([key]), np.array([position]))[0]:
         return row
-    if any(id >= V for id in places[-1]):
+    if any(id >= V for id in contexts[-1]):
         return row
     final = sampled_from(row if penalised else penalties(row, history, request), request.params)
-    iet.embed_(final[None], [places[-1]], [registry.slot(request.agent)], registry, counts=[count])
+    iet.embed_(final[None], [contexts[-1]], [registry.slot(request.agent)], registry, counts=[count])
     token = int(final.argmax())
-    left = np.full_like(row, -np.inf)
-    left[token] = row[token]
-    return left
+    expected = np.full_like(row, -np.inf)
+    expected[token] = row[token]
+    return expected
 
 
 def penalties(

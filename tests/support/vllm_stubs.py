@@ -40,7 +40,7 @@ class _Any(type):
             raise AttributeError(name)
         return _Any(name, (_Instance,), {})
 
-    def __or__(cls, other: Any) -> Any:
+    def __or__(cls, operand: Any) -> Any:
         return Any
 
     __ror__ = __or__

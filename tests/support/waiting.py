@@ -10,10 +10,10 @@ PATIENCE = 300.0
 
 
 def wait_until(
-    happened: Callable[[], object], said: Callable[[], object] = lambda: "", pause: float = 0.01
+    happened: Callable[[], object], describe: Callable[[], object] = lambda: "", pause: float = 0.01
 ) -> None:
     """Return once `happened` returns something true; if it never does, fail with what `said` returns."""
     end = time.monotonic() + PATIENCE
     while not happened():
-        assert time.monotonic() < end, said()
+        assert time.monotonic() < end, describe()
         time.sleep(pause)

@@ -71,9 +71,9 @@ def op(
     for dtype in ("float32", "float16", "bfloat16"):
         row: Any = logits.astype("float32" if dtype == "bfloat16" else dtype)
         row = reference.float32_to_bfloat16(row) if dtype == "bfloat16" else row
-        before = row.copy()
+        original = row.copy()
         reference.embed_(marking, row, contexts, slots, kappas, None if counts is None else np.array(counts))
-        marked[dtype] = {"logits": bits(before.reshape(-1)), "marked": bits(row.reshape(-1))}
+        marked[dtype] = {"logits": bits(original.reshape(-1)), "marked": bits(row.reshape(-1))}
     return {
         "vocab_size": vocab_size,
         "family": family,
@@ -183,8 +183,8 @@ def make_gumbel() -> dict[str, Any]:
         times = reference.times_before(token_ids, n_gram)
         counts.append({"n_gram": n_gram, "token_ids": token_ids.tolist(), "counts": times.tolist()})
     ops = [
-        op(rng, vocab_size, n_gram, "gumbel", 1, unmarked, counts=given)
-        for vocab_size, n_gram, unmarked, given in (
+        op(rng, vocab_size, n_gram, "gumbel", 1, unmarked, counts=keys_given)
+        for vocab_size, n_gram, unmarked, keys_given in (
             (33, 4, (), [0, 1, 2, 3]),
             (40, 2, (0, 1, 7), [7, 0, 0, 1 << 20]),
             (257, 5, (5,), [1, 1, 0, 40]),

@@ -35,8 +35,8 @@ def gumbel(name: str, ids: list[int], width: int) -> dict[str, Any]:
             contexts = [sglang.hash_context(ids[j - width : j]) for j in range(width, len(ids))]
             scores = map(detector._score, [detector._key_a] * len(ids), contexts, ids[width:])
             columns.append([0.0] * width + list(scores))
-    given = keys if name == "vllm" else [f"{key:x}" for key in keys]
-    return case(f"{name}-gumbel", ids, given, {"n_gram": width + 1}, columns)
+    formatted = keys if name == "vllm" else [f"{key:x}" for key in keys]
+    return case(f"{name}-gumbel", ids, formatted, {"n_gram": width + 1}, columns)
 
 
 def kgw(ids: list[int], vocab_size: int, scheme: str, width: int, ratio: float) -> dict[str, Any]:

@@ -25,10 +25,10 @@ HOST = ["-std=c++17", "-O0", "-Xcompiler=-fPIC", "-c"]  # -O0: of the host's cod
 
 def nvcc() -> str:
     """Return the CUDA compiler, or skip the test."""
-    found = os.environ.get("CUDACXX") or shutil.which("nvcc")
-    if found is None:
+    path = os.environ.get("CUDACXX") or shutil.which("nvcc")
+    if path is None:
         pytest.skip("no nvcc")
-    return found
+    return path
 
 
 @dataclasses.dataclass(frozen=True)

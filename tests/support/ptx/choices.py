@@ -19,20 +19,20 @@ def set_predicate(code: Code) -> None:
     if len(code.operands) != (4 if combined else 3):
         raise code.unknown(f"{len(code.operands)} operands")
     ins = [code.source(i, width) for i, width in enumerate(comparison.operands, 1)]
-    other = [code.source(3, 1)] if combined else []
-    targets = [code.target(each, 1) for each in pair]
-    said = code.temporary(1)
-    code.step(core.LANES, (said,), ins, comparison.index)
-    results = [said]
+    predicate = [code.source(3, 1)] if combined else []
+    targets = [code.target(name, 1) for name in pair]
+    predicate_value = code.temporary(1)
+    code.step(core.LANES, (predicate_value,), ins, comparison.index)
+    results = [predicate_value]
     if len(pair) == 2:
         results.append(code.temporary(1))
-        code.lanes("not.pred", results[1], (said,))
-    if other and len(pair) == 2:  # a target may be what the second result needs
-        kept = code.temporary(1)
-        code.lanes("mov.pred", kept, other)
-        other = [kept]
+        code.lanes("not.pred", results[1], (predicate_value,))
+    if predicate and len(pair) == 2:  # a target may be what the second result needs
+        copy = code.temporary(1)
+        code.lanes("mov.pred", copy, predicate)
+        predicate = [copy]
     for target, result in zip(targets, results, strict=True):
-        code.lanes(f"{combined}.pred" if combined else "mov.pred", target, (result, *other))
+        code.lanes(f"{combined}.pred" if combined else "mov.pred", target, (result, *predicate))
 
 
 def set_(code: Code) -> None:
@@ -44,10 +44,10 @@ def set_(code: Code) -> None:
     if len(code.operands) != 3:
         raise code.unknown(f"{len(code.operands)} operands")
     ins = [code.source(i, width) for i, width in enumerate(comparison.operands, 1)]
-    said = code.temporary(1)
-    code.step(core.LANES, (said,), ins, comparison.index)
+    predicate_value = code.temporary(1)
+    code.step(core.LANES, (predicate_value,), ins, comparison.index)
     true = code.constant(0x3F800000 if to == "f32" else 0xFFFFFFFF, 32)
-    code.lanes("selp.b32", code.target(0, 32), (true, code.constant(0, 32), said))
+    code.lanes("selp.b32", code.target(0, 32), (true, code.constant(0, 32), predicate_value))
 
 
 def select_by_sign(code: Code) -> None:
@@ -57,12 +57,12 @@ def select_by_sign(code: Code) -> None:
     type_, by = code.modifiers
     selection = code.operation(f"selp.{type_}")
     sources = [code.source(i, selection.bits) for i in (1, 2)]
-    said = code.temporary(1)
-    code.lanes(f"setp.ge.{by}", said, (code.source(3, 32), code.constant(0, 32)))
+    comparison = code.temporary(1)
+    code.lanes(f"setp.ge.{by}", comparison, (code.source(3, 32), code.constant(0, 32)))
     code.step(
         core.LANES,
         (code.target(0, selection.bits, selection.kind),),
-        (*sources, said),
+        (*sources, comparison),
         selection.index,
     )
 

@@ -35,9 +35,9 @@ def library() -> ctypes.CDLL:
     assert [process.wait() for process in running] == [0] * len(running)
     linked = folder / "libptx.so"
     subprocess.run([compiler, "-shared", *objects, "-o", linked], check=True)
-    found = ctypes.CDLL(os.fspath(linked))
-    found.iet_ptx_operations.restype = ctypes.c_char_p
-    return found
+    loaded = ctypes.CDLL(os.fspath(linked))
+    loaded.iet_ptx_operations.restype = ctypes.c_char_p
+    return loaded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,14 +53,14 @@ class Operation:
 @functools.cache
 def operations() -> dict[str, Operation]:
     """Return the operations of lanes, by their opcodes."""
-    found = {}
+    operations_ = {}
     for index, line in enumerate(library().iet_ptx_operations().decode().splitlines()):
         name, result, *operands = line.split(" ")
-        assert name not in found, name
-        found[name] = Operation(
+        assert name not in operations_, name
+        operations_[name] = Operation(
             index, result[0], int(result[1:]), tuple(int(operand[1:]) for operand in operands)
         )
-    return found
+    return operations_
 
 
 # ---------------------------------------------------------------- as in core/program.h

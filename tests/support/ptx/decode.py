@@ -154,10 +154,10 @@ class Code:
         """Return the address of a variable in its own space."""
         if operand.name in self.addresses:
             return self.addresses[operand.name] + operand.offset
-        found = self.kernel.variables.get(operand.name) or self.kernel.parameters.get(operand.name)
-        if found is None:
+        variable = self.kernel.variables.get(operand.name) or self.kernel.parameters.get(operand.name)
+        if variable is None:
             raise self.unknown(f"no variable {operand.name}")
-        return found.offset + operand.offset
+        return variable.offset + operand.offset
 
     def address(self, number: int) -> tuple[int, int]:
         """Return the operand that an address begins with, and what is added."""
@@ -190,8 +190,8 @@ class Code:
         self.lists += ins
         number = len(self.starts) - 1
         ahead = at, len(outs), at + len(outs), len(ins)
-        behind = space, bytes, signed, constant, target, offset
-        self.steps.append((kind, operation, number, 0, self._guard, *ahead, *behind))
+        details = space, bytes, signed, constant, target, offset
+        self.steps.append((kind, operation, number, 0, self._guard, *ahead, *details))
         self._guard = core.SAME
 
     def lanes(self, name: str, out: int, ins: Sequence[int]) -> None:
@@ -200,10 +200,10 @@ class Code:
 
     def operation(self, name: str) -> core.Operation:
         """Return an operation of lanes, by its opcode."""
-        found = self._known.get(name)
-        if found is None:
+        operation = self._known.get(name)
+        if operation is None:
             raise self.unknown()
-        return found
+        return operation
 
     def pure(self, name: str) -> None:
         """Add what writes an operation of the operands from number 1 on to operand 0."""
@@ -221,8 +221,8 @@ class Code:
         width, count = operation.bits, len(vector.parts)
         if (width, count) not in PACKED:
             raise self.unknown(f"{count} parts of {width} bits")
-        whole = self.temporary(width)
-        self.step(core.LANES, (whole,), ins, operation.index)
+        joined = self.temporary(width)
+        self.step(core.LANES, (joined,), ins, operation.index)
         for i, part in enumerate(vector.parts):
             by = self.constant(width // count * i, 32)
-            self.lanes(PACKED[width, count][1], self.target(part, width // count), (whole, by))
+            self.lanes(PACKED[width, count][1], self.target(part, width // count), (joined, by))

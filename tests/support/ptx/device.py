@@ -55,16 +55,16 @@ class Device:
 
     def program(self, name: str) -> Program:
         """Return a kernel, decoded on first use."""
-        found = self._programs.get((self.target, name))
-        if found is None:
-            found = self._programs[self.target, name] = decoded(self._entries[self.target][name])
-        return found
+        program = self._programs.get((self.target, name))
+        if program is None:
+            program = self._programs[self.target, name] = decoded(self._entries[self.target][name])
+        return program
 
     def told(self) -> Iterator[str]:
         """Say what was run, in a line for each target."""
         for target, entries in self._entries.items():
             ran = [self._programs[target, name] for name in entries if self.launches.get((target, name))]
-            count = sum(number for (where, _), number in self.launches.items() if where == target)
+            count = sum(number for (device, _), number in self.launches.items() if device == target)
             steps, executed = (
                 sum(map(part, ran)) for part in (lambda p: len(p.executed), lambda p: int(p.executed.sum()))
             )
@@ -77,8 +77,10 @@ class Device:
         try:
             program = self.program(name.decode())
             parameters = bytearray(program.kernel.parameter_bytes)
-            for i, each in enumerate(program.kernel.parameters.values()):
-                parameters[each.offset : each.offset + each.size] = ctypes.string_at(arguments[i], each.size)
+            for i, parameter in enumerate(program.kernel.parameters.values()):
+                parameters[parameter.offset : parameter.offset + parameter.size] = ctypes.string_at(
+                    arguments[i], parameter.size
+                )
             shape, threads = tuple(grid[:3]), tuple(block[:3])
             launch(program, self.memory, bytes(parameters), shape, threads, shared_bytes)
         except Fault as fault:
@@ -104,17 +106,17 @@ class Device:
         if tensor.numel():
             extents = zip(tensor.shape, tensor.stride(), strict=True)
             size = (1 + sum((length - 1) * stride for length, stride in extents)) * tensor.element_size()
-        known = self._tensors.get(key)
-        if known is not None and (known[1].address, known[1].end) == (address, address + size):
+        stored = self._tensors.get(key)
+        if stored is not None and (stored[1].address, stored[1].end) == (address, address + size):
             return
         self._forget(key)
         buffer = self.memory.add(address, size, f"{tensor.dtype} {list(tensor.shape)}")
         self._tensors[key] = weakref.ref(tensor, lambda _: self._forget(key)), buffer
 
     def _forget(self, key: int) -> None:
-        known = self._tensors.pop(key, None)
-        if known is not None:
-            self.memory.remove(known[1])
+        tensor = self._tensors.pop(key, None)
+        if tensor is not None:
+            self.memory.remove(tensor[1])
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:

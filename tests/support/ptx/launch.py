@@ -51,7 +51,7 @@ def launch(
     kernel = program.kernel
     threads = block[0] * block[1] * block[2]
     static = kernel.sizes.get("shared", 0)
-    if any(not 0 < size <= most for size, most in zip(grid, MAX_GRID, strict=True)):
+    if any(not 0 < size <= limit for size, limit in zip(grid, MAX_GRID, strict=True)):
         raise Fault(f"{kernel.name}: a grid of {grid} blocks")
     if not 0 < threads <= min(MAX_THREADS, kernel.max_threads or MAX_THREADS):
         raise Fault(f"{kernel.name}: {threads} threads a block, at most {kernel.max_threads or MAX_THREADS}")
@@ -62,9 +62,11 @@ def launch(
     variables = [
         memory.add(array.ctypes.data, array.nbytes, name, array) for name, array in program.variables.items()
     ]
-    buffers = np.array([(each.address, each.end, False, False, b"") for each in memory.buffers], core.BUFFER)
+    buffers = np.array(
+        [(region.address, region.end, False, False, b"") for region in memory.buffers], core.BUFFER
+    )
     dynamic = -(-static // 16) * 16 + shared_bytes if shared_bytes else static
-    told = core.Launch(
+    arguments = core.Launch(
         grid=grid,
         block=block,
         shared_bytes=dynamic,
@@ -75,7 +77,7 @@ def launch(
     failure = core.Failure()
     try:
         if not core.library().iet_ptx_run(
-            ctypes.byref(program.handed), ctypes.byref(told), ctypes.byref(failure)
+            ctypes.byref(program.handed), ctypes.byref(arguments), ctypes.byref(failure)
         ):
             raise _fault(program, memory, failure, grid, block)
     finally:
@@ -86,16 +88,16 @@ def launch(
 def _fault(program: Program, memory: GlobalMemory, failure: core.Failure, grid: Shape, block: Shape) -> Fault:
     """The fault with kernel, instruction and thread."""
     instruction = program.kernel.instructions[failure.instruction]
-    where = f"{program.kernel.name}, line {instruction.line}: {instruction.text}"
+    location = f"{program.kernel.name}, line {instruction.line}: {instruction.text}"
     if failure.thread >= 0:
         at, thread = _coordinates(failure.block, grid), _coordinates(failure.thread, block)
-        where += f": block {at}, thread {thread}"
+        location += f": block {at}, thread {thread}"
     message = failure.message.decode()
     if failure.size:
         message = memory.nowhere(failure.address, failure.size)
     elif failure.buffer >= 0:
         message = f"buffer {memory.buffers[failure.buffer].name!r} {message}"
-    return CLASSES[failure.kind](f"{where}: {message}")
+    return CLASSES[failure.kind](f"{location}: {message}")
 
 
 def _coordinates(number: int, shape: Shape) -> Shape:

@@ -44,6 +44,6 @@ class GlobalMemory:
         """Say that these bytes are in no buffer, and which is the nearest."""
         text = f"{size} bytes at {address:#x} are in no buffer"
         if self.buffers:
-            near = min(self.buffers, key=lambda each: max(each.address - address, address - each.end))
+            near = min(self.buffers, key=lambda buffer: max(buffer.address - address, address - buffer.end))
             text += f"; the nearest, {near.name!r}, is [{near.address:#x}, {near.end:#x})"
         return text

@@ -157,7 +157,7 @@ def entries(text: str) -> dict[str, Callable[[], Kernel]]:
     """Return what reads each kernel of a module, by the names that the text has: mangled ones."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), text, flags=re.S)
     target = re.search(r"\.target\s+(\w+)", text)
-    outside, found = [], []
+    outside, kernels = [], []
     end = 0
     for match in re.finditer(rf"\.(entry|func)\s+(?:\([^)]*\)\s*)?({NAME})\s*\(", text):
         if match.start() < end:
@@ -169,14 +169,14 @@ def entries(text: str) -> dict[str, Callable[[], Kernel]]:
         begin = close + brace.start()
         end = _closing(text, begin) if brace[0] == "{" else begin + 1
         if match[1] == "entry":
-            found.append((match[2], text[match.end() : close], text[close:begin], begin + 1, end - 1))
+            kernels.append((match[2], text[match.end() : close], text[close:begin], begin + 1, end - 1))
     outside.append(text[end:])
 
     def read(name: str, parameters: str, directives: str, begin: int, end: int) -> Kernel:
         reader = _Reader(name, target[1] if target else "", "".join(outside), parameters, directives)
         return reader.read(text[begin:end], text.count("\n", 0, begin) + 1)
 
-    return {entry[0]: functools.partial(read, *entry) for entry in found}
+    return {entry[0]: functools.partial(read, *entry) for entry in kernels}
 
 
 def _closing(text: str, begin: int) -> int:
@@ -210,10 +210,10 @@ class _Reader:
 
     def __init__(self, name: str, target: str, outside: str, parameters: str, directives: str) -> None:
         threads = re.search(r"\.maxntid\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", directives)
-        most = None
+        size_limit = None
         if threads:
-            most = int(threads[1]) * int(threads[2] or 1) * int(threads[3] or 1)
-        self.kernel = Kernel(name, target, {}, 0, {}, {}, [], {}, {}, [], most)
+            size_limit = int(threads[1]) * int(threads[2] or 1) * int(threads[3] or 1)
+        self.kernel = Kernel(name, target, {}, 0, {}, {}, [], {}, {}, [], size_limit)
         for match in PARAMETER.finditer(parameters):
             width = bits(match[2]) // 8
             align, size = int(match[1] or width), width * int(match[4] or 1)
@@ -223,11 +223,11 @@ class _Reader:
         self.scopes: list[dict[str, Register]] = [{}]
         dynamic = []
         for statement in outside.split(";"):
-            found = re.search(r"(\.extern\s+)?(\.(?:shared|global|const)\s.*)", statement, re.S)
-            if found and found[1]:
-                dynamic.append(found[2].strip())
-            elif found:
-                self._variable(found[2].strip())
+            declaration = re.search(r"(\.extern\s+)?(\.(?:shared|global|const)\s.*)", statement, re.S)
+            if declaration and declaration[1]:
+                dynamic.append(declaration[2].strip())
+            elif declaration:
+                self._variable(declaration[2].strip())
         self.dynamic = dynamic
 
     def read(self, body: str, line: int) -> Kernel:
@@ -260,8 +260,10 @@ class _Reader:
         type_, names = re.match(r"\.reg\s+\.(\w+)\s+(.*)", text, re.S).groups()  # type: ignore[union-attr]
         for name in names.split(","):
             several = re.fullmatch(rf"({NAME})<(\d+)>", name.strip())
-            for each in [f"{several[1]}{i}" for i in range(int(several[2]))] if several else [name.strip()]:
-                self.scopes[-1][each] = Register(len(self.kernel.registers), bits(type_))
+            for register in (
+                [f"{several[1]}{i}" for i in range(int(several[2]))] if several else [name.strip()]
+            ):
+                self.scopes[-1][register] = Register(len(self.kernel.registers), bits(type_))
                 self.kernel.registers.append(bits(type_))
 
     def _variable(self, text: str, extern: bool = False) -> None:
@@ -288,12 +290,12 @@ class _Reader:
         match = INSTRUCTION.match(text)
         if match is None:
             raise UnknownInstruction(f"{self.kernel.name}, line {line}: {text}")
-        negated, guard, opcode, rest = match.groups()
+        negated, guard, opcode, arguments = match.groups()
         register = None
         if guard:
             register = dataclasses.replace(self._lookup(guard), negated=bool(negated))
-        simple = "{" not in rest and "[" not in rest
-        parts = filter(None, map(str.strip, rest.split(","))) if simple else _split(rest)
+        simple = "{" not in arguments and "[" not in arguments
+        parts = filter(None, map(str.strip, arguments.split(","))) if simple else _split(arguments)
         operands = tuple(map(self._operand, parts))
         one_line = " ".join(text.split())
         self.kernel.instructions.append(Instruction(line, one_line, register, opcode, operands))
@@ -311,7 +313,7 @@ class _Reader:
         if text == "_":
             return Sink()
         if text.startswith("{"):
-            return Vector(tuple(self._operand(each) for each in _split(text[1:-1])))
+            return Vector(tuple(self._operand(part) for part in _split(text[1:-1])))
         if text.startswith("["):
             base, offset = _with_offset(text[1:-1].strip())
             inner = self._operand(base)
@@ -351,16 +353,16 @@ def _statements(body: str, line: int) -> Iterator[tuple[int, str]]:
         rf"\s*(?:(?P<brace>[{{}}])|(?P<directive>\.(?:loc|file)\b[^\n]*)"
         rf"|(?P<label>{NAME})\s*:(?!\s*\.branchtargets)|(?P<statement>[^;]+);)"
     )
-    place, end = 0, len(body.rstrip())
-    while place < end:
-        match = pattern.match(body, place)
+    position, end = 0, len(body.rstrip())
+    while position < end:
+        match = pattern.match(body, position)
         if match is None:
-            raise ValueError(f"line {line}: {body[place : place + 80]!r}")
+            raise ValueError(f"line {line}: {body[position : position + 80]!r}")
         kind = match.lastgroup or ""
-        begin = line + body.count("\n", place, match.start(kind))
+        begin = line + body.count("\n", position, match.start(kind))
         if kind == "label":
             yield begin, f"{match[kind]}:"
         elif kind != "directive":
             yield begin, match[kind].strip()
-        line += body.count("\n", place, match.end())
-        place = match.end()
+        line += body.count("\n", position, match.end())
+        position = match.end()

@@ -30,9 +30,9 @@ class Program:
     def __init__(self, kernel: parse.Kernel) -> None:
         self.kernel = kernel
         self.variables = {
-            name: np.frombuffer(bytearray(each.content or bytes(each.size)), np.uint8)
-            for name, each in kernel.variables.items()
-            if each.space in ("global", "const")
+            name: np.frombuffer(bytearray(variable.content or bytes(variable.size)), np.uint8)
+            for name, variable in kernel.variables.items()
+            if variable.space in ("global", "const")
         }
         self.executed = np.zeros(len(kernel.instructions), bool)
         code = Code(kernel, {name: array.ctypes.data for name, array in self.variables.items()})
@@ -40,8 +40,8 @@ class Program:
             try:
                 _decode(code, instruction)
             except UnknownInstruction as unknown:
-                where = f"{kernel.name}, line {instruction.line}: {instruction.text}"
-                raise UnknownInstruction(f"{where}: {unknown}") from None
+                location = f"{kernel.name}, line {instruction.line}: {instruction.text}"
+                raise UnknownInstruction(f"{location}: {unknown}") from None
         registers = _Registers(code)
         self._arrays = {
             "steps": _steps(code),
@@ -203,9 +203,9 @@ class _Registers:
         ]
         widths = {value: key[2] for key, value in zip(keys, values, strict=True) if value >= 0}
         lives, shared = _lives(code, values)
-        places: dict[int, tuple[int, int]] = {}
+        offsets: dict[int, tuple[int, int]] = {}
         for value in sorted(shared):
-            places[value] = self._place(widths[value]), self.tracked
+            offsets[value] = self._place(widths[value]), self.tracked
             self.tracked += 1
         ends: dict[int, list[int]] = {}
         begins: dict[int, list[int]] = {}
@@ -217,9 +217,9 @@ class _Registers:
         for i in sorted({*begins, *ends}):
             for value in begins.get(i, ()):
                 unused = free.setdefault(widths[value], [])
-                places[value] = unused.pop() if unused else self._place(widths[value]), -1
+                offsets[value] = unused.pop() if unused else self._place(widths[value]), -1
             for value in ends.get(i, ()):
-                free[widths[value]].append(places[value][0])
+                free[widths[value]].append(offsets[value][0])
         for (kind, number, width, negated, is_signed), value in zip(keys, values, strict=True):
             size = -(-width // 8)
             if kind == FIXED:
@@ -230,7 +230,7 @@ class _Registers:
                 self.operands.append((offset, -1, size, False, False, False))
                 self.specials.append((number, 0, offset))
             else:
-                self.operands.append((*places[value], size, False, negated, is_signed))
+                self.operands.append((*offsets[value], size, False, negated, is_signed))
 
     def _place(self, width: int) -> int:
         if width not in (1, *WIDTHS):
@@ -246,11 +246,11 @@ def _lives(code: Code, values: list[int]) -> tuple[dict[int, tuple[int, int]], s
     lives: dict[int, tuple[int, int]] = {}
     stretches: dict[int, int] = {}
     shared: set[int] = set()
-    stretch, before, guarded = -1, -1, False
+    stretch, previous, guarded = -1, -1, False
     for kind, _, number, _, guard, outs_at, outs, ins_at, ins, *_ in code.steps:
-        if number != before:
+        if number != previous:
             stretch += number in begins
-            before, guarded = number, guard != core.ALWAYS
+            previous, guarded = number, guard != core.ALWAYS
         read = code.lists[ins_at : ins_at + ins]
         if guard >= 0:
             read.append(guard)

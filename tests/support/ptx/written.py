@@ -44,8 +44,8 @@ KERNEL = """
 
 @functools.cache
 def program(body: str, declared: str = "", module: str = "") -> Program:
-    (found,) = programs(KERNEL.format(body=body, declared=declared, module=module)).values()
-    return found
+    (compiled,) = programs(KERNEL.format(body=body, declared=declared, module=module)).values()
+    return compiled
 
 
 def run(
