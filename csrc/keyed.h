@@ -69,8 +69,8 @@ IET_HD uint64_t context_block(const uint32_t* ids, uint32_t words, uint32_t bloc
   return value | static_cast<uint64_t>(words * 4) << 56;
 }
 
-// What the last block holds besides, where the context stood before in its sequence: how often, as 3 bytes
-// behind the ids. They fill what was empty, so that a message with them has as many blocks as one without.
+// Additional bits of the last block for a repeated context: its number of earlier occurrences in the
+// sequence, as 3 bytes after the ids. They use empty space, so that the number of blocks stays the same.
 IET_HD uint64_t count_bits(uint32_t words, uint32_t count) {
   if (count == 0) return 0;
   return static_cast<uint64_t>(count & 0xFFFFFFu) << (words & 1 ? 32 : 0) | 3ull << 56;
@@ -294,8 +294,8 @@ IET_HD bool is_marked_id(int64_t id, uint32_t vocab, const int32_t* unmarked, in
   return low == n_unmarked || unmarked[low] != id;
 }
 
-// The same from one bit an id, set for unmarked ids (null: all are marked): what kernels read, for
-// whom a search costs more than the hash.
+// The same from one bit for each id, set for unmarked ids (null: all are marked). Kernels use it because a
+// search would cost more than the hash.
 IET_HD bool is_marked_id(int64_t id, uint32_t vocab, const uint32_t* unmarked_bits) {
   if (id < 0 || id >= static_cast<int64_t>(vocab)) return false;
   return unmarked_bits == nullptr || (unmarked_bits[id >> 5] >> (id & 31) & 1) == 0;

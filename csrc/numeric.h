@@ -1,5 +1,5 @@
-// Load and store of float, half and bfloat16 on the host. One at a time; cpu/lanes.h and cuda/device.h have
-// theirs for many.
+// Load and store of float, half and bfloat16 on the host. One value at a time; cpu/lanes.h and cuda/device.h
+// convert many.
 #pragma once
 
 #include <cstdint>

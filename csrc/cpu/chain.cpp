@@ -77,7 +77,7 @@ struct Chances {
   }
 };
 
-// A row of ratios, of which eight can be read at every state: where the array ends, a copy.
+// A row of ratios from which eight values can be read at every state; a copy at the end of the array.
 const float* row_of(const Chain& chain, int64_t t, float* room) {
   const int64_t width = chain_width(chain.states);
   const float* row = chain.ratios + t * chain.states;

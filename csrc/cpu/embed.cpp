@@ -1,9 +1,9 @@
 // embed_ on the CPU: logits[v] += kappa * phi(P(v)), or the noise of family gumbel, over every marked row.
 //
-// Per row of the a x b grid two passes: the permutation in 16-bit lanes into a buffer, then phi and the logits
-// in 32-bit lanes, each over several registers at once. One register through all of it would wait for the
-// latency of its own chain. The main loop ignores that E can leave [0, V): the few ids for which it does are
-// found by inverting E, and mended afterwards.
+// Per row of the a x b grid two passes: the permutation in 16-bit lanes into a buffer, then phi and the
+// logits in 32-bit lanes, each over several registers at once. One register through all of it would wait for
+// the latency of its own chain. The main loop ignores that E can leave [0, V). The few ids of this kind are
+// computed by inverting E, and corrected afterwards.
 //
 // No standard library here: an inline function of it, compiled for AVX-512, could be linked in for everyone.
 #include "lanes.h"

@@ -8,8 +8,8 @@
 // grid row. Round 2 depends on the right digit after round 1, and those of consecutive ids are consecutive: a
 // table of them, written twice over so that no index wraps, is read without a gather. There are four copies of
 // it, each an entry further on than the last, so that wherever a thread begins, one of them has its entries
-// aligned, four to a load. The loads of eight threads are served together: 128 bytes side by side where logits
-// are floats, every second 16 of 256 where they are halves, so that a bank is asked once or twice, and once
+// aligned, four to a load. The loads of eight threads are served together: 128 bytes side by side if logits
+// are floats, every second 16 of 256 if they are halves, so that a bank is asked once or twice, and once
 // more at the end of a grid row. (An entry alone to a load would ask it four or eight times.)
 //
 // Instructions a logit: benchmarks/results/instructions.md.
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   constexpr int kAccesses = kPerThread / kWidth;
   constexpr uint32_t kChunkAccesses = kChunk / kWidth;
   constexpr bool kPermutes = kFamily != Family::gumbel;
-  // Bytes of an entry; 1 without a table, where a digit is no place in one.
+  // Bytes of an entry; 1 without a table.
   constexpr uint32_t kPlaceSize = kTable ? sizeof(uint32_t) : 1;
   // Grid row -> what round 1 adds, less its first id; with a table, that in bytes, in the copy that it needs.
   __shared__ uint32_t starts[kPermutes ? kMaxGridRows : 1];
@@ -170,8 +170,8 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   }
   if (alone || begin >= columns) return;
 
-  // The loads that take longest start before anything waits. Of a chunk in which the row ends, a thread whose
-  // share lies behind the row's last whole access reads and computes that one again and stores nothing.
+  // The loads that take longest start before anything waits. In a row's last chunk, a thread whose
+  // share begins after the row's last whole access repeats that access and stores nothing.
   uint32_t block_access = begin / kWidth;
   uint4 vectors[kVector ? kAccesses : 1];
   Storage singles[kVector ? 1 : kAccesses];

@@ -139,7 +139,7 @@ IET_HD uint32_t lane_uniform(uint64_t seed, uint32_t v) {
 inline LaneGrid make_lane_grid(uint32_t vocab) {
   const Grid grid = make_grid(vocab);
   LaneGrid lanes{vocab, grid.a, grid.b, 0, 0};
-  // The inverse is ceil(2^(32 + shift) / b) for the largest shift with which it stays below 2^32. It is too
+  // The inverse is ceil(2^(32 + shift) / b) for the largest shift that keeps it below 2^32. It is too
   // large by less than 1, so that v * b_inverse / 2^(32 + shift) exceeds v / b by less than v / 2^(32 + shift),
   // which is below 1/b: the quotient is exact for v < 2^24.
   const auto inverse = [&](uint32_t shift) { return ((uint64_t{1} << (32 + shift)) + grid.b - 1) / grid.b; };

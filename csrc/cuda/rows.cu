@@ -1,9 +1,9 @@
-// What marking knows of a row, in 16 bytes: one block reads where the row's context lies, checks it, hashes it
-// and writes the record that embed_kernel reads.
+// Records of rows, 16 bytes each: one block reads a row's context, checks it, hashes it and writes the record
+// that embed_kernel reads.
 //
-// Everything is read where it lies, some of it host memory that the device sees (vLLM's table of tokens): the
-// ids of a context are asked for at once, by a thread each. A repeated context is looked for by all threads of
-// the block, over the whole sequence.
+// Inputs are read in place, some from host memory that the device can access (vLLM's table of tokens). Each
+// id of a context is loaded by its own thread, all at once. All threads of the block search the whole
+// sequence for earlier occurrences of the context.
 #include "../ops.h"
 #include "device.h"
 

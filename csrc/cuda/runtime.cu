@@ -1,5 +1,4 @@
-// What the CUDA runtime is asked beside kernels: is there a driver, are there devices, memory that both sides
-// see.
+// Calls to the CUDA runtime other than kernels: queries for a driver and devices, and shared host memory.
 #include <cstring>
 
 #include "../ops.h"

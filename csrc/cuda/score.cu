@@ -1,8 +1,8 @@
 // score_tokens and score_spans on CUDA: x_j(a) = phi(P(k_pi^(j), y_j)), a thread for each (token, key).
 //
-// A block scores a tile of tokens under up to kThreads keys. What does not depend on the key is prepared once
-// in shared memory; a thread keeps the sub-key of its column and walks down the tile. Sums over spans are sums
-// of integers, so that they may be added in any order: the scores themselves are never stored.
+// A block scores a tile of tokens under up to kThreads keys. The part that is independent of the key is
+// prepared once in shared memory; a thread keeps the sub-key of its column and walks down the tile. Sums over
+// spans are sums of integers, so that they may be added in any order: the scores themselves are never stored.
 #include "../ops.h"
 #include "device.h"
 #include "registers.h"

@@ -4,14 +4,14 @@
 //   draw      step i from V-1 down to 1: the next 32-bit output, cut to the bits of i, until it is at most i
 //   shuffle   p = (0, 1, ..., V-1);  step i swaps p[i] and p[draw of i];  the rank of token v is p[v]
 //
-// Scoring needs p[v] for a few v, so no shuffle is made. p[v] is final after step v, and the draws say where it
-// came from: it lay at the place drawn in step v, and before an earlier step i that drew that place, at i.
+// Scoring needs p[v] for a few v, so no shuffle is made. p[v] is final after step v, and the draws give its
+// origin: it was at the position drawn in step v, and before an earlier step i that drew this position, at i.
 // So the draws of the steps V-1 .. v are kept, and each token is followed through them backwards.
-// Where many tokens share a context, one whole shuffle is cheaper.
+// If many tokens share a context, one full shuffle is cheaper.
 //
 // Draws are made in blocks without a branch: nearly always bounds decide all lanes of a block, which
-// hold for every lane (at most i - k is accepted at lane k, above i is not). Only where a draw lies between the
-// two are they counted one by one. No standard library here, as in embed.cpp.
+// hold for every lane (at most i - k is accepted at lane k, above i is not). Only if a draw lies between the
+// two bounds are they counted one by one. No standard library here, as in embed.cpp.
 #include "schemes.h"
 #include "twister.h"
 
@@ -86,7 +86,7 @@ uint32_t follow(uint32_t token, const Draws& all) {
   int end = kBlock;  // draws before this one in the block are still to be undone
   uint32_t place = token;
   if (token == 0) {
-    // No step has place 0 for its own. What follows step 1 in the last block was never drawn.
+    // No step belongs to position 0. Draws after step 1 in the last block were never made.
     uint32_t step = all.steps[block];
     for (end = 0; step > 0; ++end) step -= all.draws[block * kBlock + end] <= step ? 1 : 0;
   } else {
