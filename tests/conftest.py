@@ -57,13 +57,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.fixture(autouse=True)
 def no_registry_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read no registry that the environment of whoever runs the tests names."""
+    """Ignore a registry that the environment names."""
     monkeypatch.delenv("IET_REGISTRY", raising=False)
 
 
 @pytest.fixture
 def logged() -> Iterator[io.StringIO]:
-    """What is logged from here on, also by loggers that pass nothing on. The root's level may be changed.
+    """Text of all later log records, also of loggers that do not propagate. The root's level may be changed.
 
     pytest's own fixture is off (`-p no:logging`): for it each of some two thousand loggers is visited six
     times a test.

@@ -27,7 +27,7 @@ BELOW: dict[str, tuple[str, ...]] = {
     "demo": ("audit", "generation"),
     "cli": ("bulk", "demo", "service", "generation"),
     "__main__": ("cli",),
-    "": ("kernels",),  # `iet/__init__.py`, which nobody below the command line imports
+    "": ("kernels",),  # `iet/__init__.py`, which only the command line imports
 }
 """What each entry of `iet/` rests on directly. It may import that, and whatever that rests on."""
 

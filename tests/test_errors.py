@@ -1,4 +1,4 @@
-"""What an error says of a number, and of a missing package: what is accepted, and a command that works."""
+"""Messages about invalid numbers and missing packages: the accepted values, and a command that works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples run as they stand, and show what they say."""
+"""The examples run unchanged, and print the documented output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def alone(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 
 def printed(name: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What an example prints that is run as a stranger runs it."""
+    """Return the output of an example that runs as a script."""
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     return capsys.readouterr().out
 

@@ -297,7 +297,7 @@ def test_spans_hold_the_sums_of_their_scores(isa: str, family: str) -> None:
 
 
 def shifted(values: Any, dtype: type) -> np.ndarray[Any, Any]:
-    """The same numbers, one byte past where an array lies."""
+    """Copy the numbers to an address that is off alignment by one byte."""
     array = np.asarray(values, dtype)
     numbers = np.zeros(array.nbytes + 1, np.uint8)[1:].view(dtype).reshape(array.shape)
     numbers[...] = array

@@ -1,4 +1,4 @@
-"""A message that cannot be formatted fails the test that logs it, whoever listens."""
+"""A message that cannot be formatted fails the test that logs it, with any handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""README: its first program runs as it stands, twice, and its links hold on a package index."""
+"""README: its first program runs unchanged, twice, and its links work on a package index."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def entries(name: str) -> dict[str, tuple[str, list[str]]]:
 
 
 def declared(extra: str | None) -> list[Requirement]:
-    """What the package asks for, also through its other extras."""
+    """Requirements of the package or an extra, including those of nested extras."""
     project = PROJECT["project"]
     named = project["dependencies"] if extra is None else project["optional-dependencies"][extra]
     requirements = [] if extra is None else declared(None)

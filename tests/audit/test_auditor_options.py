@@ -1,4 +1,4 @@
-"""What an auditor takes and refuses: options, tokenizers, profiles; its copies; the secrets it keeps."""
+"""Auditor options: accepted and rejected values, tokenizers, profiles, copies, and secrecy of keys."""
 
 from __future__ import annotations
 

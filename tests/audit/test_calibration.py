@@ -27,7 +27,7 @@ def test_marked_scores_follow_theory_where_many_tokens_are_likely() -> None:
     scores = calibrate.marked_scores("fourier", 0.8, 4.8, rng, 1 << 14)  # of 256 tokens nearly all are likely
     assert scores.mean() == pytest.approx(float(FAMILIES["fourier"].mean(0.8)), abs=0.02)
     assert calibrate.marked_scores("fourier", 0.8, 0.01, rng, 1 << 14).mean() == pytest.approx(0, abs=0.02)
-    # u^(1/q) is uniform where the token has probability q: at 2 nats, E[-log(1 - u)] is the mean H_{1/q}.
+    # u^(1/q) is uniform if the token has probability q: at 2 nats, E[-log(1 - u)] is the mean H_{1/q}.
     likely, rare = (calibrate.marked_scores("gumbel", 1.0, nats, rng, 1 << 14).mean() for nats in (0.5, 3.0))
     assert 1.1 < likely < rare < 6
     assert calibrate.marked_scores("gumbel", 1.0, 0.01, rng, 1 << 14).mean() == pytest.approx(1, abs=0.03)

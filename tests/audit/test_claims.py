@@ -89,7 +89,7 @@ def test_whoever_quotes_an_agent_is_not_taken_for_it(family: str) -> None:
     assert report.pieces[1].also is None
     assert verdicts(report)[2] == ("open", None)
     assert "repeat an earlier piece" in report.pieces[2].note
-    # What was quoted from outside the record counts for the quoted agent, as documented.
+    # Text quoted from outside the record counts for the quoted agent, as documented.
     (alone,) = reader(registry).check([quoting], ["critic"]).pieces
     assert (alone.verdict, alone.also) == ("confirmed", "planner")
     source = reader(registry).check([plan, quoting], [None, "critic"], skip=[0])
@@ -200,7 +200,7 @@ def test_what_was_published_before_is_told(tmp_path: pathlib.Path) -> None:
     index.add("planner", [f"w9 {old}", critic_text])
     pieces = [old, f"{old} {critic_text}", critic_text]
     report = reader(registry, published=index).check(pieces, ["planner", "critic", "critic"])
-    # What was published as it stands is known again, and counts.
+    # A verbatim copy of published text is recognised, and is evidence.
     assert verdicts(report) == [("open", None), ("open", None), ("confirmed", "critic")]
     assert report.pieces[0].published == report.pieces[0].tokens - 2
     assert report.pieces[0].note == f"{report.pieces[0].published} of its tokens were published before"

@@ -1,4 +1,4 @@
-"""Passages that come back in a text: no evidence beyond the first time, and nobody's in between."""
+"""Repeated passages are evidence only once, and do not absorb unmarked text between them."""
 
 from __future__ import annotations
 

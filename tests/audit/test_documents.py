@@ -1,4 +1,4 @@
-"""What a file holds is told by its content; what is no text is refused with a command that converts it."""
+"""The content of a file decides its format; other formats are rejected with a command to convert them."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def log_p_of(scores: np.ndarray, pairs: np.ndarray, start: int, end: int, family
 
 
 def saddlepoint_by_bisection(total: float, count: int, family: Family) -> float:
-    """Robinson's formula as it stands, with λ by bisection of the family's own mean."""
+    """Robinson's formula, unsimplified, with λ by bisection of the family's own mean."""
     if total < 0:
         return math.log1p(-math.exp(saddlepoint_by_bisection(-total, count, family))) if count >= 20 else 0.0
     x = min(total / count, 1 - 1e-9)
@@ -265,7 +265,7 @@ def test_holm_controls_the_chance_of_any_false_key() -> None:
     assert stats.binom.sf(int(false * 4000) - 1, 4000, 0.05) > 1e-4
     assert stats.binom.cdf(int(false * 4000), 4000, 0.05) > 1e-4
     np.testing.assert_allclose(actual.min(axis=1), -np.expm1(12 * np.log1p(-p.min(axis=1))), rtol=1e-9)
-    # Where p is too small to be seen beside 1, and at 1.
+    # At p below the spacing of floats near 1, and at 1.
     np.testing.assert_allclose(holm(np.array([-900.0, 0.0])), [-900 + math.log(2), 0.0])
 
 

@@ -151,9 +151,7 @@ def test_the_temperature_is_found(temperature: float) -> None:
 def test_a_model_that_knows_nothing_gets_no_weight() -> None:
     registry = teams.team(["planner"], vocab_size=V)
     ids = written(None, rows=1, tokens=600)[0]
-    renumbered = 1 + (ids + 7) % (
-        V - 1
-    )  # the same text in another numbering, of which the model knows nothing
+    renumbered = 1 + (ids + 7) % (V - 1)  # the same text, renumbered: the model cannot predict it
     assert read(ids, registry).share > 0.7
     assert read(renumbered, registry).share < 0.3
 
@@ -325,7 +323,7 @@ def test_the_command_line_takes_a_model(tmp_path: pathlib.Path, capsys: pytest.C
     assert "holds no causal language model" in capsys.readouterr().err
 
 
-# What is refused
+# Rejected arguments
 
 
 def test_what_cannot_be_read_is_refused_before_any_work() -> None:

@@ -1,4 +1,4 @@
-"""Registries of many keys, of which only candidates are read; agents that are known; keys that nobody has."""
+"""Large registries and their candidate agents; known agents; decoy keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.texts import DECODERS, IDS, agents_of, reader
 CROWD = [f"stranger {i}" for i in range(200)]
 
 
-# A forced choice of "window" where nobody wrote falls on whoever is ahead by chance: any of all keys.
+# On unmarked text, a forced choice of "window" names the agent whose score is highest by chance.
 @pytest.mark.parametrize(
     ("decoder", "options"),
     [*((decoder, {}) for decoder in DECODERS), *((d, {"allow_unattributed": False}) for d in DECODERS[:2])],

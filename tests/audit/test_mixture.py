@@ -1,4 +1,4 @@
-"""What a prediction of the text is worth: drawn weights are found, and ratios are those of theory."""
+"""Log ratios that use a language model equal those of theory, and true mixture weights are recovered."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_weights_of_a_mixture_are_those_it_was_drawn_from() -> None:
 
 
 def gumbel_text(tokens: int, seed: int) -> tuple[Any, Any]:
-    """Probabilities q [T] of emitted tokens, and scores [T, 2] under the writer's key and a stranger's."""
+    """Probabilities q [T] of emitted tokens; scores [T, 2] under the writer's key and an unrelated one."""
     draw = np.random.default_rng(seed)
     q = draw.uniform(0.05, 1.0, tokens)
     u = draw.uniform(size=(tokens, 2))
@@ -76,7 +76,7 @@ def test_scores_at_their_ends_are_read() -> None:
 
 
 def choices(tokens: int, keys: int, error: float, seed: int) -> tuple[Any, ...]:
-    """What `choice_log_ratios` takes, of tokens that a sampler chose under key 0 and about the q given."""
+    """Arguments of `choice_log_ratios` for tokens that a sampler with probabilities near q chose by key 0."""
     draw = np.random.default_rng(seed)
     q = draw.dirichlet(np.full(20, 0.3), tokens).clip(1e-6)
     log_q = np.log(q / q.sum(axis=1, keepdims=True))

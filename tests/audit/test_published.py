@@ -38,7 +38,7 @@ def published(path: pathlib.Path, registry: Registry, texts: list[list[int]]) ->
 
 
 def recombined(texts: list[list[int]], n_gram: int, tokens: int, seed: int) -> list[int]:
-    """New text of pairs that were published, none of them twice where that goes."""
+    """Compose new text from published pairs, and use each pair at most once if possible."""
     draw, following = np.random.default_rng(seed), dict[tuple[int, ...], list[int]]()
     for text in texts:
         for t in range(n_gram - 1, len(text)):
@@ -57,7 +57,7 @@ def recombined(texts: list[list[int]], n_gram: int, tokens: int, seed: int) -> l
 
 @functools.cache  # the keys of a team are the same at every call
 def written(family: str) -> list[list[int]]:
-    """What a planner wrote: texts to take a forgery from."""
+    """Texts of the planner, the material of a forgery."""
     registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES[family])
     return [write(registry, [("planner", 250)], seed, ids=SOME) for seed in range(40)]
 

@@ -1,4 +1,4 @@
-"""Short passages that come back: of a copy, no more is known than of the place where it stood first."""
+"""Short repeated passages: a copy's posterior is capped by that of its first occurrence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_token_of_a_copy_has_its_first_place() -> None:
 
 
 def test_what_stands_before_a_passage_has_the_first_place_of_its_copy() -> None:
-    # The last passage begins with three tokens that are a copy where it stood first, too.
+    # The first occurrence of the last passage also begins with three copied tokens.
     first, between, new, after = others(40), others(30) + 2000, others(30) + 4000, others(20) + 6000
     positions = first_occurrences(
         np.concatenate([first, between, first[10:30], new, after, first[27:30], new[:20]])

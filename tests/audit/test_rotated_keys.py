@@ -22,13 +22,13 @@ SIX = ("planner", "critic", "writer", "coder", "editor", "tester")
 
 
 def crowd(agents: Mapping[str, int], **scheme: Any) -> Registry:
-    """A registry with so many keys of each agent."""
+    """Create a registry with the stated number of keys for each agent."""
     registry = team([], **{"family": "gumbel", "kappa": None, **scheme})
     return with_keys(registry, agents)
 
 
 def with_keys(registry: Registry, agents: Mapping[str, int], draw: Any = None, **profile: Any) -> Registry:
-    """The registry with agents added, each with so many keys; `draw` is a generator for their secrets."""
+    """Add agents with the stated number of keys to a registry; `draw` generates their secrets."""
     for name, keys in agents.items():
         for epoch in range(keys):
             drawn = secret(f"{name} {epoch}") if draw is None else draw.bytes(32)

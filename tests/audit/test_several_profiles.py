@@ -36,7 +36,7 @@ def other_tokenizer() -> tokenizers.Tokenizer:
 
 
 class Babbler:
-    """A language model: the pairs of neighbouring tokens of a text, as often as they stand there."""
+    """A bigram language model of one text."""
 
     def __init__(self, tokenizer: Tokenizer, text: str = LICENSE) -> None:
         self.tokenizer = tokenizer
@@ -276,7 +276,7 @@ def test_known_agents_of_one_profile_leave_the_others_out() -> None:
 
 @pytest.mark.parametrize("options", [{"min_segment": 1}, {"mean_segment": 1}], ids=repr)
 def test_characters_of_several_tokens(options: dict[str, int]) -> None:
-    # Lengths count tokens, of which there are more here than places where one begins.
+    # Lengths count tokens; several of them can begin at one character here.
     report = iet.Auditor(TEAM, **options).audit("😀🎉🚀" * 50)
     assert report.segments[-1].char_end == 150
 
@@ -339,7 +339,7 @@ FRENCH = (
 
 
 def lost(original: str, after: str, tokenizer: Tokenizer) -> int:
-    """How many (context, token) pairs of a text, n = 2, are not read any more where it was changed."""
+    """Number of (context, token) pairs, n = 2, that a change of the text destroys."""
     old, new = (
         list(itertools.pairwise(tokenizer.encode(text).token_ids.tolist())) for text in (original, after)
     )
@@ -361,7 +361,7 @@ def test_normalising_costs_the_tokens_around_what_it_exchanged(form: str) -> Non
     changed = unicodedata.normalize(form, text)
     tokenizer = registry.open_tokenizer()
     ids = tokenizer.encode(text).token_ids
-    # What composes is read composed. "…", "½" and the like are not told apart from what replaces them.
+    # Characters are composed before reading. "…", "½" and the like equal their replacements.
     exchanged = [c for c in text if unicodedata.normalize("NFKC", c) != c] if "K" in form else []
     touched = sum(len(tokenizer.encode(c).token_ids) + 2 for c in exchanged)
     assert lost(text, changed, tokenizer) <= touched

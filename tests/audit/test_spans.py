@@ -56,7 +56,7 @@ def left_out(report: Report) -> list[tuple[int | None, int | None]]:
     return [(s.char_start, s.char_end) for s in report.segments if s.left_out]
 
 
-# What is left out
+# Excluded parts
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -370,7 +370,7 @@ def test_strengths_that_are_given_are_used_for_pieces() -> None:
     assert report.strengths == dict(zip(NAMES, [1.0, 2.0, 3.0], strict=True))
 
 
-# What is refused
+# Rejected arguments
 
 
 @pytest.mark.parametrize(

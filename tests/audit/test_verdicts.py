@@ -1,4 +1,4 @@
-"""Verdicts on records with marked text, in which a name does not always belong to the text."""
+"""Verdicts on records with marked text whose names are not always right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`iet audit`: what it shows and writes, what it refuses, and by which exit code."""
+"""`iet audit`: its output, files, rejected arguments and exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder as an auditor finds it: files of many kinds, of which some are text."""
+"""`iet audit` of a folder with text files and other files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("no_documents")
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path, text: pathlib.Path) -> pathlib.Path:
-    """Five texts of which one is in UTF-16, a PDF named .txt, a hidden one, and six of other kinds."""
+    """Five texts (one in UTF-16), a PDF named .txt, a hidden file, and six files of other kinds."""
     papers, data = tmp_path / "papers", text.read_bytes()
     papers.mkdir()
     for name in ("a.txt", "b.md", "c.MARKDOWN", "page.html", "d.docx", "e.pdf", "f.csv", "g.json", "README"):

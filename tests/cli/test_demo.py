@@ -52,7 +52,7 @@ def test_walks_that_cannot_be_are_refused() -> None:
         speakers_of_walk("chain", NAMES[:1], rounds=1, seed=0)
 
 
-# What is written
+# Output files
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def test_agents_of_a_folder_answer_one_another(
     monkeypatch.setattr(demo, "CHAT_TURN_TOKENS", (12, 20))
     monkeypatch.chdir(tmp_path)
     output = run_iet(0, "demo", "--model", "instruct", "--rounds", "1", "--out", "out")
-    assert "sampled at temperature 0.8 and top-p 1" in output
+    assert "sampled at temperature 0.8" in output
     assert "nats a token" in output
     assert "token ids differ when the text is read back" in output
     assert "toy model" not in output

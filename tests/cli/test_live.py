@@ -42,7 +42,7 @@ def registry() -> Registry:
 
 @pytest.fixture(scope="module")
 def write(registry: Registry) -> Callable[[dict[str, Any], str | None], str]:
-    """The shipped model, marking for whom it is told; each text is written once."""
+    """Text of the shipped model, marked for the requested agent; each text is generated once."""
     model, tokenizer = load_model()
     texts: dict[tuple[str, int, str | None], str] = {}
 
@@ -74,7 +74,7 @@ def form(text: str) -> dict[str, Any]:
 
 
 def marks(registry: Registry, write: Any, *, default: str | None = None, require: bool = False) -> Reply:
-    """What a server with the processor does."""
+    """Behaviour of a server with the processor."""
 
     def reply(body: dict[str, Any], attempt: int) -> Any:
         agent = body.get("vllm_xargs", {}).get("iet_agent", default)
@@ -262,7 +262,7 @@ def test_a_server_that_writes_nothing(registry: Registry) -> None:
 
 def test_a_server_that_is_not_there(registry: Registry) -> None:
     with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))  # nobody else gets it, and nobody listens
+        silent.bind(("127.0.0.1", 0))  # the port is taken, and no process listens
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(BackendUnavailable, match="cannot be reached"):
             live.ask(url, "planner", registry)

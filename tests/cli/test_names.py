@@ -73,4 +73,4 @@ def test_many_of_them_are_read(
     run_iet(0, "audit", folder, "-r", registry, "-o", f"{tmp_path / 'pages'}/", "--pages")
     index = (tmp_path / "pages" / "index.html").read_text(encoding="utf-8")
     assert f"{SHOWN}.pdf.txt" in index
-    assert ": got a PDF file" not in index  # the row says of which
+    assert ": got a PDF file" not in index  # the row names it

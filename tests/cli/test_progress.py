@@ -53,7 +53,7 @@ def test_an_audit_in_a_terminal(team: pathlib.Path, monkeypatch: pytest.MonkeyPa
         50, "-c", run, "audit", str(team / "final.txt"), "-r", str(team / "team.json")
     )
     assert code == 0
-    assert "\x1b" not in written.removesuffix("\x1b[0m")  # of colorama, which Numba uses where it is
+    assert "\x1b" not in written.removesuffix("\x1b[0m")  # of colorama, which Numba uses if it is installed
     assert written.startswith("iet: auditing")
     assert max(map(cells, written.replace("\r", "").split("\n"))) <= 50
 
@@ -79,14 +79,14 @@ def test_every_long_command_shows_a_bar_to_people_only(
         "documents": ["audit", text, "-o", "NEW/"],
         "texts": ["calibrate", "--null", text, "--registries", "1"],
     }
-    for what, command in commands.items():
+    for title, command in commands.items():
         assert main(filled(command, "piped")) == 0
         assert capsys.readouterr().err == ""
         with monkeypatch.context() as seeing:
             seeing.setattr(sys, "stderr", seen := Terminal())
             assert main(filled(command, "seen")) == 0
-        assert what in seen.getvalue(), what
-        assert is_gone(seen), what
+        assert title in seen.getvalue(), title
+        assert is_gone(seen), title
         capsys.readouterr()
 
 

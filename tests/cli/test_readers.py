@@ -1,4 +1,4 @@
-"""Commands whose reader has gone, as behind `| head`: all is done, and the exit code says what was found."""
+"""Commands whose reader has exited, as in `| head`, finish their work and keep their exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def environment(request: pytest.FixtureRequest) -> dict[str, str]:
 
 
 def unread(environment: dict[str, str], *arguments: object, errors: bool = False) -> tuple[int, str]:
-    """Run `iet` into a pipe that nobody reads any more, and return its exit code and stderr.
+    """Run `iet` into a closed pipe, and return its exit code and stderr.
 
     `errors`: stderr goes into that pipe, too.
     """
@@ -67,5 +67,5 @@ def test_progress_that_nobody_reads_stops_no_audit(
     for name in ("a.txt", "b.txt", "c.xlsx"):
         (folder / name).write_text(text.read_text())
     code, _ = unread(environment, "audit", folder, "-r", team, "-o", f"{out}/", errors=True)
-    assert code == 0  # also where it says that c.xlsx is not read
+    assert code == 0  # also in the message that c.xlsx is not read
     assert (out / "shard-1-of-1.json").is_file()

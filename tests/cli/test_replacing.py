@@ -13,7 +13,7 @@ from tests.support.commands import RunIet
 
 @pytest.fixture
 def keys(tmp_path: pathlib.Path) -> pathlib.Path:
-    """Keys of an engine, by which nothing knows them for keys but the option that names them."""
+    """Keys of an engine, in a file that only the option identifies as keys."""
     path = tmp_path / "keys.json"
     path.write_text('{"planner": 42, "critic": 4711}')
     path.chmod(0o600)

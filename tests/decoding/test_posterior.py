@@ -101,10 +101,10 @@ def alternating(rng, agents, turns, length, gap, strength):
 
 @pytest.mark.parametrize(("length", "gap", "strength"), [(200, 60, 0.8), (120, 30, 0.9)])
 def test_posteriors_are_right_where_gaps_alternate_with_turns(length, gap, strength):
-    # What is stated of named tokens less what is right: 0.002, with a standard error of 0.003 over 16 texts.
-    # In a chain that gives null segments the agents' length it was 0.134, with one of 0.011: the limit is
-    # five errors from the one and ten from the other. For gaps of 30 it is -0.006 with an error of 0.005, and
-    # where they are looked for in blocks of 16 tokens alone, 0.061 with one of 0.021.
+    # The mean posterior of named tokens minus their accuracy is 0.002, with a standard error of 0.003 over 16
+    # texts. If null segments had the agents' length it would be 0.134 (error 0.011): the limit is five errors
+    # above the first and ten below the second. For gaps of 30 it is -0.006 (error 0.005); a search in blocks
+    # of 16 tokens alone gives 0.061 (error 0.021).
     differences = []
     for seed in range(16):
         scores, truth = alternating(np.random.default_rng([19, seed]), 6, 12, length, gap, strength)

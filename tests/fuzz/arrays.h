@@ -1,4 +1,4 @@
-// What the fuzzer draws: numbers, arrays that end where a sanitizer sees the next byte, and lines of a sample.
+// Random inputs of the fuzzer: numbers, arrays whose end a sanitizer guards, and lines of a sample.
 #pragma once
 
 #include <cstdint>

@@ -111,7 +111,7 @@ void try_embed_as(Call& call, DType dtype) {
       const float wanted = marked_logit(Float::load(value), kappas[row], shift);
       Storage& found = logits.at(logits.values, row, v);
       value = Float::store(wanted);
-      if (wanted != wanted && std::isnan(Float::load(found))) value = found;  // which NaN, nobody promises
+      if (wanted != wanted && std::isnan(Float::load(found))) value = found;  // any NaN will do
     }
   }
   for (int64_t i = 0; i < expected.size(); ++i) same = same && same_bits(expected[i], logits.values[i]);

@@ -1,5 +1,5 @@
-// The marks of others, and the pool of threads. What has a second way in csrc is compared with that, the rest
-// with one call on one thread.
+// Foreign marks, and the thread pool. An op with a second implementation in csrc is compared with that one,
+// the rest with one call on one thread.
 #pragma once
 
 #include "../../csrc/foreign/schemes.h"
@@ -219,7 +219,7 @@ inline void try_green(Call& call) {
         .print();
 }
 
-// Every item runs once, by a worker of those that parallel_workers told of.
+// Every item runs once, on one of the workers that parallel_workers counts.
 inline void try_pool(Call& call) {
   Random& random = call.random;
   const int64_t count = random.number(0, 200), grain = random.number(1, 9);

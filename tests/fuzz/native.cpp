@@ -3,8 +3,8 @@
 //   fuzz SEED CALLS THREADS SAMPLE    prints a line of JSON for every one in SAMPLE (0: none), then the counts
 //
 // THREADS threads of this process call at once, in the same instruction set, so that the pool has several
-// callers. 1 if something differed; what a sanitizer finds ends the process. What SEED draws does not depend
-// on the machine but for its instruction sets.
+// callers. The exit code is 1 if a result differed; an error of a sanitizer ends the process. The draws of
+// SEED depend only on the machine's instruction sets.
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -18,7 +18,7 @@ namespace {
 struct Op {
   const char* name;
   void (*run)(fuzz::Call&);
-  int chances, wide;  // of 100; one in so many is wide
+  int chances, wide;  // of 100 calls; one in `wide` of this op's calls is wide
 };
 
 constexpr Op kOps[] = {
@@ -39,7 +39,7 @@ struct Counts {
   uint64_t calls[kCount] = {}, faults = 0, wide = 0;
 };
 
-// The ops that `random` draws, until so many calls were made.
+// Run ops that `random` draws, until `wanted` calls were made.
 void run(fuzz::Random random, uint64_t wanted, int64_t sample, bool crowded, Counts& counts) {
   for (uint64_t made = 0; made < wanted;) {
     int64_t ticket = random.number(0, 99);

@@ -11,10 +11,10 @@ namespace fuzz {
 
 using namespace iet;
 
-// One call's surroundings: where its arguments come from, what it may cost, and what it is told as.
+// Context of one call: the source of its arguments, its size, and its counters.
 struct Call {
   Random& random;
-  bool wide;    // so much work that the pool of threads takes part
+  bool wide;    // large enough for the thread pool
   bool sample;  // print it
   uint64_t calls = 0, faults = 0;
 
@@ -165,7 +165,7 @@ inline void try_score(Call& call) {
   ++call.calls;
   bool same = true;
   for (int64_t j = 0; j < tokens; ++j) {
-    // Of many, some: all were written, as a sanitizer or the next line would tell.
+    // A sample if there are many: the sanitizer or the next line reports unwritten ones.
     for (int64_t k = 0; k < keys; k += call.wide ? random.number(1, 60) : 1)
       same = same && float_to_bits(scores[j * keys + k]) ==
                          float_to_bits(score_of(profile, text.ids.data(), j, k, text.counts[j]));

@@ -31,7 +31,7 @@ def test_what_is_disturbed_loses_and_doubles_nothing(
 
 
 def test_disks_that_are_full_or_only_read(tmp_path: pathlib.Path) -> None:
-    """Where a process may mount a disk of its own."""
+    """Full and read-only disks, if the process may mount one."""
     counts = drills.drill("mounts", tmp_path / "work", 1, 3)
     assert counts["faults"] == 0
     assert sum(counts.values()) == 6

@@ -1,4 +1,4 @@
-"""Random sequences of what a registry and a bulk run are asked to do, beside what they must come to.
+"""Random sequences of operations on a registry and a bulk run, compared with a model of their state.
 
 `IET_EXAMPLES` is how many sequences each takes.
 """
@@ -42,7 +42,7 @@ REFUSED = ("", " planner", "plan\u200bner", "unattributed", "a\nb", "x" * 201)
 
 
 class RegistryMachine(RuleBasedStateMachine):
-    """Several who hold a registry's file: whoever saw its last change may change it, and nobody else."""
+    """Several holders of one registry file: only those that saw its last change may change it."""
 
     holders = Bundle("holders")
 
@@ -71,7 +71,7 @@ class RegistryMachine(RuleBasedStateMachine):
         return self.held(Registry.load(self.path))
 
     def change(self, registry: Registry, do: Any, agents: dict[str, int] | None) -> None:
-        """Do something that comes to `agents`, or with None is refused whoever asks."""
+        """Run a change whose result is `agents`; with None, every holder's attempt is rejected."""
         current = self.seen[id(registry)] == self.version
         if agents is None or not current:
             with pytest.raises((RegistryError, InputError)):
@@ -146,7 +146,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
 
 class Stopped(Exception):
-    """What ends a run in the middle."""
+    """Interrupts a run."""
 
 
 @functools.cache
@@ -254,7 +254,7 @@ class BulkMachine(RuleBasedStateMachine):
 
 
 def rows(out: pathlib.Path) -> Any:
-    """Return what a run says of its documents: chunks may be cut at other places after a change."""
+    """Return a run's rows, independent of how chunks were cut."""
     (documents, quarantine) = drills.content(out)
     tables: dict[str, list[Any]] = {"documents": [], "segments": []}
     for name, table in documents.items():

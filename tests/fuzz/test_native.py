@@ -1,7 +1,7 @@
-"""Every native op on random arguments, under sanitizers, beside the scheme in C++ and the reference in NumPy.
+"""Every native op on random arguments, under sanitizers, against the C++ scheme and the NumPy reference.
 
-`IET_FUZZ` names the folder in which `tests/fuzz/build` put its programs; .ci/rest has a step of it, and
-`python -m benchmarks.security.reliability` is the same for hours.
+`IET_FUZZ` names the output folder of `tests/fuzz/build`; .ci/rest has a step for it, and
+`python -m benchmarks.security.reliability` runs the same for hours.
 """
 
 from __future__ import annotations

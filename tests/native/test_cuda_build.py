@@ -69,7 +69,7 @@ def a_program(path: pathlib.Path, script: str) -> pathlib.Path:
 
 
 def called(code: str, folder: pathlib.Path, *defined: str, **environment: str) -> str:
-    """What `code` leaves in the variable `result`, by the functions of cmake/cuda.cmake."""
+    """Value of the variable `result` after `code`, which may call functions of cmake/cuda.cmake."""
     script = folder / "script.cmake"
     script.write_text(f'include("{ROOT}/cmake/cuda.cmake")\n{code}\nmessage("${{result}}")\n')
     clean = {name: value for name, value in os.environ.items() if "CUDA" not in name}
@@ -156,7 +156,7 @@ def configured(
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Where the project is configured again and again: the compilers are looked at once."""
+    """Build folder that all tests share, so that CMake inspects the compilers once."""
     return tmp_path_factory.mktemp("build")
 
 

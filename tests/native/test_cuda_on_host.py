@@ -1,8 +1,8 @@
 """The CUDA kernels on the CPU, to the bit against the reference: their arithmetic, indices and barriers.
 
 The sources of csrc/cuda, launchers and bindings included, are compiled by the system's C++ compiler against
-the folder cuda_on_host, which runs a block's threads one after another. What this cannot show (races,
-streams, graphs, the device's own rounding and conversion instructions, speed) is for the tests marked `gpu`.
+the folder cuda_on_host, which runs a block's threads one after another. The tests marked `gpu` cover the
+rest: races, streams, graphs, the device's own rounding and conversion instructions, and speed.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def test_each_call_in_a_graph_has_records_of_its_own(module: Any, monkeypatch: p
 
 @pytest.mark.parametrize("family", ["fourier", "gumbel"])
 def test_a_marked_copy_is_the_reference(module: Any, family: str) -> None:
-    # Out of place: what is not marked (rows, ids, columns above V) is copied, and nothing beside is written.
+    # Out of place: unmarked rows, ids and columns above V are copied, and nothing else is written.
     rng = np.random.default_rng(12)
     for vocab_size, more in ((1, 40), (257, 0), (257, 7), (5000, 9000), (32003, 13), (128256, 0)):
         unmarked = (0, vocab_size - 1) if vocab_size > 2 else ()

@@ -1,10 +1,10 @@
 """The CUDA kernels without a GPU, to the bit against the reference: as PTX, and compiled for the CPU.
 
 The host code of csrc/cuda runs as it is, but for the CUDA runtime (tests/support/ptx/runtime.cpp), and the
-PTX that it launches is interpreted. The interpreter raises where a kernel leaves a buffer or its alignment,
+PTX that it launches is interpreted. The interpreter raises if a kernel leaves a buffer or its alignment,
 reads unwritten memory, or lets threads race in shared memory or miss each other at a barrier.
 
-Each case runs in the PTX of sm_80, with IET_PTX=all in that of each target. What ran is counted.
+Each case runs in the PTX of sm_80, and with IET_PTX=all in that of every target. Launches are counted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FAMILIES = ("fourier", "gumbel")
 
 @pytest.fixture(params=["host", *TARGETS])
 def device(request: pytest.FixtureRequest) -> Iterator[Kernels]:
-    """What runs the kernels: the PTX of a target, or the sources compiled for the CPU."""
+    """Target that runs the kernels: the PTX of an architecture, or the sources compiled for the CPU."""
     if request.param == "host":
         device: Kernels = OnHost(request.getfixturevalue("module"))
     else:
@@ -192,7 +192,7 @@ def test_what_cannot_be_marked_is_left_and_told_later(device: Kernels) -> None:
         assert int(logits.any(dim=1).sum()) == 1  # the other row is marked
         with pytest.raises(InputError, match=words):
             cuda.raise_if_refused(logits.device)
-        cuda.raise_if_refused(logits.device)  # it is told once
+        cuda.raise_if_refused(logits.device)  # it raises once
     logits = torch.zeros(2, 300)
     embed_(device, logits, torch.tensor([[-1], [400]]), torch.tensor([-1, 0]), keys)
     cuda.raise_if_refused(logits.device)  # an unmarked row may hold a placeholder, any row an id above V
@@ -269,7 +269,7 @@ def summed(agents: int) -> list[tuple[str, KeyTable, Any, Any, list[Any]]]:
             np.array([5]),
             *(np.sort(rng.integers(0, 701, rng.integers(1, 6))) for _ in range(6)),
         )
-        # Sums are exact, so that those of a span are what stands between two of these.
+        # Sums are exact, so the sum of a span is the difference of two of these cumulative sums.
         totals = [
             np.vstack(
                 [np.zeros(agents), reference.score_spans(keys.marking, ids, np.arange(701), mask)]
@@ -346,7 +346,7 @@ def test_permute_gives_the_known_answers(device: Kernels, entry: dict[str, Any])
 
 @pytest.mark.parametrize("device", ["80"], indirect=True)
 def test_a_kernel_that_is_told_too_much_is_found(device: Kernels) -> None:
-    # The last columns lie in the memory of others; the kernel cannot know, the interpreter does.
+    # The last columns lie in another buffer's memory, which only the interpreter can detect.
     keys, memory = key_table(264, agents=1), torch.zeros(2, 264)
     for columns, words in ((264, None), (263, "OutOfBounds: .*embed_kernel.*ld.global")):
         logits = memory[1:, :columns]

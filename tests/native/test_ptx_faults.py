@@ -20,7 +20,7 @@ from tests.support.ptx.faults import (
 )
 from tests.support.ptx.written import run
 
-OWN = "mul.wide.u32 %at, %t, 4; add.s64 %at, %out, %at;"  # where a thread writes
+OWN = "mul.wide.u32 %at, %t, 4; add.s64 %at, %out, %at;"  # address that a thread writes to
 PUT = f"{OWN} st.global.u32 [%at], %r0;"
 SHARED = ".shared .align 16 .b8 tile[256];"
 SLOT = "shl.b32 %r1, %t, 2; mov.u32 %r2, tile; add.s32 %r1, %r1, %r2;"  # of a thread in `tile`

@@ -9,7 +9,7 @@ import numpy as np
 from iet.native.arrays import Float32s, Float64s, Int64s
 from tests.oracle import twin
 
-# Both handing over and staying stay possible, so that no state falls behind another without a limit.
+# Both a hand-over and a stay keep a positive probability, so that the ratio of two states stays bounded.
 _LOWEST_CHANCE, _LOWEST_SHARE = 1e-12, 1e-8
 
 # α and β are scaled only if a sum leaves this range.

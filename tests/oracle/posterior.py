@@ -74,8 +74,8 @@ def place_boundaries(
     reach: int,
     labels: Int32s,
 ) -> None:
-    # Move each boundary, from left to right, to the place with the highest `log_ratios` of the tokens around
-    # it. It stays where no place is likelier, and between its neighbours.
+    # Move each boundary, from left to right, to the position with the highest `log_ratios` of the tokens
+    # around it. It stays between its neighbours, and does not move if no position is likelier.
     begin, t = 0, 1
     while t < len(labels):
         if labels[t] == labels[t - 1]:

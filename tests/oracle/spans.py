@@ -9,7 +9,9 @@ from iet.native.arrays import Float32s, Float64s, Int64s, UInt8s
 from tests.oracle import twin
 
 _BINS = 64  # maximum number of steps of the law of a share
-_SURE = 0.99  # posterior from which a token's agent is known, so that both sides of it are independent
+_SURE = (
+    0.99  # posterior above which a token's agent is certain, so that both sides of the token are independent
+)
 _CERTAIN = 1e-3  # tokens below this error probability lower the low end by their mean alone
 
 

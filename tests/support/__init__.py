@@ -1,1 +1,1 @@
-"""What tests of several folders share."""
+"""Helpers that tests of several folders share."""

@@ -16,7 +16,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Any]:
-    """Run the browser until the block is left; skip the test where there is none."""
+    """Run the browser until the block ends; skip the test if no browser is installed."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("chromium is not installed")

@@ -1,4 +1,4 @@
-"""What the CUDA kernels are tested with, interpreted and on a device."""
+"""Test cases of the CUDA kernels, for the interpreter and for a device."""
 
 from __future__ import annotations
 
@@ -122,10 +122,12 @@ def check_embed(
 def check_many_rows(
     mark: Callable[..., None],
     rng: np.random.Generator,
-    shapes: Sequence[tuple[int, int]],  # V and rows: so many that a block takes several chunks, up to eight
+    shapes: Sequence[
+        tuple[int, int]
+    ],  # V and rows: large enough that a block takes several chunks, up to eight
     device: str = "cpu",
 ) -> None:
-    """Compare two marked rows among many that are not with the reference; the last chunk is not whole."""
+    """Compare two marked rows among many unmarked ones with the reference; the last chunk is partial."""
     for vocab_size, rows in shapes:
         keys = key_table(vocab_size, unmarked_ids=(3, 9000))
         slots, chosen = torch.full((rows,), -1), rng.choice(rows, 2, replace=False)

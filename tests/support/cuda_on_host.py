@@ -124,7 +124,7 @@ def launches(module: Any) -> int:
 
 @contextlib.contextmanager
 def failing(module: Any, words: str) -> Iterator[None]:
-    """Let launches and copies fail as where the driver is too old, or the device of another kind."""
+    """Let launches and copies fail as they do if the driver is too old or the device unsupported."""
     fail = ctypes.CDLL(module.__file__).on_host_fail
     fail.argtypes = [ctypes.c_char_p]
     message = ctypes.create_string_buffer(words.encode())

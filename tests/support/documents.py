@@ -1,4 +1,4 @@
-"""Documents of each kind, made here; whoever imports this is skipped where nothing reads them."""
+"""Generated documents of each kind; importing this skips the test module if no reader is installed."""
 
 from __future__ import annotations
 

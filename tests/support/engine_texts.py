@@ -12,7 +12,7 @@ V = 257
 
 
 def text(length: int, vocab_size: int = 50_000, seed: int = 0) -> np.ndarray[Any, Any]:
-    """Ids of which many n-grams stand more than once."""
+    """Token ids with many repeated n-grams."""
     ids = np.random.default_rng([seed, length]).integers(0, vocab_size, length)
     ids[length // 2 :][: length // 5] = ids[length // 5 :][: length // 5]
     return ids
@@ -27,12 +27,12 @@ def keys_of(scheme: str, count: int, seed: int = 0) -> list[Any]:
 
 
 def options_of(scheme: str) -> dict[str, Any]:
-    """What a scheme cannot do without."""
+    """Options that a scheme requires."""
     return {"vocab_size": V} if scheme == "kgw" else {}
 
 
 def written_by(scheme: str, turns: list[tuple[Any, int]], options: dict[str, Any], seed: int) -> list[int]:
-    """Text of some keys: of 40 tokens at a time, drawn anew, the one that the scheme likes best."""
+    """Text under some keys: each token has the highest score among 40 random ones."""
     rng = np.random.default_rng(seed)
     vocab_size = options.get("vocab_size", 5000)
     ids = rng.integers(1, vocab_size, 4).tolist()

@@ -87,7 +87,7 @@ def trajectory(
     number: int = 1,
     mistake: tuple[str, int] = ("A", 0),
 ) -> Trajectory:
-    """A log of (name, content), in which "human" is one in Hand-Crafted."""
+    """A log of (name, content) pairs; "human" is a person in Hand-Crafted."""
     turns_ = tuple(
         Turn(name, content, subset == "Hand-Crafted" and name == "human") for name, content in turns
     )

@@ -63,7 +63,7 @@ def seed_of(registry: Registry, agent: str, prefix: Any) -> Any:
 
 
 def times_before(prefix: Any, n_gram: int) -> int:
-    """How often the context of the position after `prefix` stood in it before."""
+    """Number of earlier occurrences in `prefix` of the context of the position after it."""
     return int(reference.times_before([*np.asarray(prefix).tolist(), 0], n_gram)[-1])
 
 

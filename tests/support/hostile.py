@@ -1,4 +1,4 @@
-"""What a client may put where an agent's name belongs: types, sizes, surrogates, contradictions."""
+"""Invalid agent names that a client may send: types, sizes, surrogates, contradictions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MANY_KEYS = {f"key {i}": i for i in range(100_000)}
 
 
 def is_short_and_printable(message: str) -> bool:
-    """Whether a message can stand in a log or a terminal."""
+    """Whether a message is safe to print to a log or a terminal."""
     return len(message) < 400 and message.isprintable()
 
 

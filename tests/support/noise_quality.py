@@ -24,7 +24,7 @@ LEVEL = 1e-3
 CHUNK = 1 << 18
 VOCAB_SIZE = 128256
 BITS = 24  # of a numerator: u·2^24, an odd number
-# Neighbours, powers of two, Fibonacci numbers and others for which v·0x9E3779B1 hardly moves.
+# Neighbours, powers of two, Fibonacci numbers and further distances that hardly change v·0x9E3779B1.
 DISTANCES = (1, 2, 3, 16, 64, 256, 1024, 32768, 65536, 75025, 10946, 50549, 101098)
 SET_SIZE = 64
 SUM_CELLS = 256
@@ -53,7 +53,7 @@ def failures(rows: Sequence[Row]) -> list[Row]:
 
 @dataclasses.dataclass(frozen=True)
 class NoiseSetup:
-    """What every measure needs: draws of a test, a generator of ids and seeds, and the noise."""
+    """Inputs of every measure: number of draws, a generator of ids and seeds, and the noise."""
 
     vocab_size: int
     draws: int
@@ -132,7 +132,7 @@ def uniformity(setup: NoiseSetup) -> list[Row]:
 
 
 def joint(setup: NoiseSetup, measure: str, case: str, draw: Callable[[int], Any]) -> list[Row]:
-    """χ² of pairs in the high and in the low bits, of one where the other is large, and their correlation."""
+    """χ² of pairs in the high and low bits, and of one value if the other is large; their correlation."""
     cells = {"high bits": np.zeros(1 << 12, np.int64), "low bits": np.zeros(1 << 12, np.int64)}
     cells["where the other is above 63/64"] = np.zeros(1 << 6, np.int64)
     total = np.zeros(2)

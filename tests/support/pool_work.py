@@ -1,4 +1,4 @@
-"""Work for a pool of processes that goes wrong when it is told to."""
+"""Work for a process pool that fails on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def refuse() -> Callable[[Any], Any]:
 
 
 def begin_in(folder: pathlib.Path) -> Callable[[Any], Any]:
-    """Say in `tries` that a worker begins, which it does not where the file `refuse` is."""
+    """Count the start of a worker in `tries`; fail if the file `refuse` exists."""
     with (folder / "tries").open("a") as tries:
         tries.write("x")
     return refuse() if (folder / "refuse").exists() else work

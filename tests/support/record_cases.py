@@ -1,4 +1,4 @@
-"""Records that name an agent beside the words of another one, with the right verdict on them.
+"""Records that attribute text to the wrong agent, with the right verdict on each.
 
 Every record holds marked text. Every name that it gives to an agent's own words is true, so "contradicted"
 accuses an innocent agent, and a missing message is lost text.

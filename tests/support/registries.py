@@ -15,7 +15,7 @@ V = 1000
 
 
 def spellings(value: bytes) -> list[str]:
-    """The ways in which 32 bytes could appear in text."""
+    """Return 32 bytes as they could appear in text: hexadecimal, escaped, base64."""
     return [value.hex(), value.hex().upper(), repr(value)[2:-1], base64.b64encode(value).decode()[:40]]
 
 

@@ -67,7 +67,7 @@ def report_of(
 
 
 def validator() -> Any:
-    """What checks a report's JSON: `.validate(data)`, `.is_valid(data)`, `.iter_errors(data)`."""
+    """Return a validator of a report's JSON: `.validate(data)`, `.is_valid(data)`, `.iter_errors(data)`."""
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)

@@ -27,9 +27,9 @@ def score_matrices(max_tokens=40, max_agents=4):
 
 
 def chain_text(rng, tokens, agents, length, null_share, strength, stages=3):
-    """Who holds each token (-1: nobody), drawn from the chain of `forward_backward`, and log ratios [T, A].
+    """Draw each token's agent [T] (-1: null) from the chain of `forward_backward`, and log ratios [T, A].
 
-    Under the holder's key scores are normal around `strength`, under the others' around 0.
+    Scores are normal with mean `strength` under the agent's key, and with mean 0 under all other keys.
     """
     share = np.append(np.full(agents, (1 - null_share) / agents), null_share)
     truth = np.empty(tokens, np.int64)
@@ -37,7 +37,7 @@ def chain_text(rng, tokens, agents, length, null_share, strength, stages=3):
     for t in range(tokens):
         if t and rng.random() < stages / length:
             stage += 1
-            if stage == stages:  # nobody may follow nobody
+            if stage == stages:  # a null segment may follow a null segment
                 next_ = np.where((np.arange(agents + 1) == state) & (state < agents), 0, share)
                 state, stage = rng.choice(agents + 1, p=next_ / next_.sum()), 0
         truth[t] = state

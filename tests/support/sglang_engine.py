@@ -1,4 +1,4 @@
-"""What of SGLang's wheel loads by itself, and a loop that schedules, samples and records in its order."""
+"""The parts of SGLang's wheel that load by themselves, in a loop with SGLang's order of events."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COLUMNS = 512  # a padded vocabulary
 
 
 def load_sglang(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
-    """What of the wheel loads without the rest of SGLang; of two large files, the definitions that count."""
+    """Load the modules that need no other part of SGLang, and the needed definitions of two large files."""
     assert SPEC is not None
     assert SPEC.submodule_search_locations is not None
     root = pathlib.Path(SPEC.submodule_search_locations[0])
@@ -167,7 +167,7 @@ class Engine:
         self.pending = sampled if self.overlap else []
 
     def shares(self, logits: torch.Tensor, request: Request) -> torch.Tensor:
-        """Return the weights from which SGLang's PyTorch backend draws, in the order of ids."""
+        """Return the weights that SGLang's PyTorch backend samples with, in the order of ids."""
         params, tensor = request.sampling_params, torch.tensor
         probabilities = torch.softmax(logits / params.temperature, -1)[None]
         filters = tensor([params.top_k]), tensor([params.top_p]), tensor([params.min_p])

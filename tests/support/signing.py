@@ -23,7 +23,7 @@ def ed25519(number: int = 0) -> Ed25519PrivateKey:
 
 
 def name_of(public: Any) -> str:
-    """What we call a public key."""
+    """The name of a public key."""
     return hashlib.sha256(public.public_bytes(ENCODED.DER, SPKI)).hexdigest()
 
 
@@ -51,7 +51,7 @@ def dumped(payload: str, signatures: list[dict[str, str]], kind: str = KIND) -> 
 
 
 def payload_of(envelope: bytes) -> bytes:
-    """What was signed."""
+    """The signed payload."""
     return base64.b64decode(json.loads(envelope)["payload"])
 
 

@@ -50,7 +50,7 @@ WORD_TOKENIZER = word_tokenizer()
 
 
 def secret(of: str | int) -> bytes:
-    """32 bytes, the same at every run: a name, padded, or of a number what stands nowhere by chance."""
+    """Return 32 bytes that are the same in every run: a padded name, or the hash of a number."""
     if isinstance(of, str):
         return of.encode()[:32].ljust(32, b".")
     return hashlib.blake2b(bytes([of]), digest_size=32).digest()

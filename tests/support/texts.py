@@ -25,10 +25,10 @@ def write(
     flat: bool = False,
     epochs: Sequence[int] = (),
 ) -> list[int]:
-    """Some of `ids`, as a model of bland preferences (`flat`: of none) would sample them turn by turn.
+    """Sample from `ids`, turn by turn, as a model with mild preferences would (`flat`: without any).
 
-    The context before the first turn comes on top: n - 1 ids that nobody marked. `epochs` are those of the
-    keys of the turns, else their agents' latest.
+    The text begins with n - 1 unmarked ids, the first turn's context. `epochs` are those of the turns' keys;
+    the default is each agent's latest.
     """
     draw, allowed, profile = np.random.default_rng(seed), np.asarray(ids), registry.profile
     context, size = profile.scheme.n_gram - 1, profile.vocab_size
@@ -52,7 +52,7 @@ def write(
 def write_flat(
     registry: Registry, agents: Sequence[str], tokens: int, seeds: Sequence[int], ids: Sequence[int]
 ) -> list[list[int]]:
-    """What `write` makes of one turn, `flat`, for each of some agents with its seed, all at once."""
+    """Return `write(..., flat=True)` of one turn for each agent and its seed, in one batch."""
     draws = {seed: np.random.default_rng(seed) for seed in seeds}
     allowed, profile, table = np.asarray(ids), registry.profile, registry.marking_keys()
     context = profile.scheme.n_gram - 1

@@ -1,7 +1,7 @@
-"""vLLM's own batch and settings, out of its wheel; of what is written in Triton, a copy for the CPU.
+"""vLLM's own batch and settings, loaded from its wheel, with a CPU copy of its Triton code.
 
-vLLM cannot be installed beside these tests: it pins another torch. Its Python sources are put on the path by
-.ci/run, and `vllm_stubs` stands for the packages that they import and never call here. V1's persistent batch
+vLLM cannot be installed together with these tests: it pins another torch. .ci/run puts its Python sources on
+the path, and `vllm_stubs` replaces the packages that they import and never call here. V1's persistent batch
 and sampler are vLLM's. V2's are written in Triton, which needs a GPU: `Slots` does on the CPU what vLLM's
 `RequestState`, `expand_idx_mapping`, `combine_sampled_and_draft_tokens` and `post_update` do.
 """
@@ -48,9 +48,9 @@ CPU = torch.device("cpu")
 
 
 def host_of(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry]:
-    """Returns what makes a registry of three agents and names it in the environment.
+    """Return a function that creates a registry of three agents and names it in the environment.
 
-    `free` are the free tokens, first and rate; by default there are none.
+    `free`: number of first free tokens, and rate of the others; no token is free by default.
     """
 
     def made(free: tuple[int, float] = (0, 0.0), **scheme: Any) -> Registry:
@@ -80,7 +80,7 @@ def config(width: int = WIDTH, **model: Any) -> Any:
 
 @dataclasses.dataclass
 class Request:
-    """What the test knows of a request."""
+    """A request as the test sees it."""
 
     id: str
     params: Any
@@ -119,7 +119,7 @@ def marked(
 ) -> np.ndarray[Any, Any]:
     """Return one row as it should become, by the op itself on a context worked out here.
 
-    `penalised`: the row has its penalties behind it, as the V2 runner's have.
+    `penalised`: penalties are already applied to the row, as in the V2 runner.
     """
     session = (request.params.extra_args or {}).get("iet_session")
     registry = registry if session is None else registry.session(session)
@@ -138,7 +138,7 @@ def marked(
 def one_left(
     row: np.ndarray[Any, Any], history: list[int], request: Request, registry: Registry, penalised: bool
 ) -> np.ndarray[Any, Any]:
-    """Return a row of which the keyed noise has left one token, where it is marked."""
+    """Return the row with only the token that the keyed noise selects, if the row is marked."""
     scheme = registry.profile.scheme
     words = scheme.n_gram - 1
     contexts = [tuple(history[at : at + words]) for at in range(len(history) - words + 1)]
@@ -238,7 +238,7 @@ class Batch:
 
 
 class Slots:
-    """What vLLM's `RequestState` keeps, on the CPU, and a step of its model runner."""
+    """State of vLLM's `RequestState`, on the CPU, and a step of its model runner."""
 
     def __init__(self, size: int, length: int = 512) -> None:
         self.device, self.max_num_reqs, self.vocab_size = CPU, size, WIDTH
@@ -254,7 +254,7 @@ class Slots:
         slot = self.slot_of[request.id] = self.free.pop()
         self.prompt_len.gpu[slot] = len(request.prompt)
         self.prefill_len.gpu[slot] = self.total_len.gpu[slot] = len(request.history)
-        # What the slot's last request left behind the end stays there.
+        # Tokens of the slot's last request stay after the end.
         self.all_token_ids.gpu[slot, : len(request.history)] = torch.tensor(request.history)
         return bool(processor.add_request(slot, request.params))
 

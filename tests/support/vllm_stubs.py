@@ -90,7 +90,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install() -> None:
-    """Add the finder behind all others, and correct vLLM."""
+    """Add the finder as the last one, and correct vLLM."""
     sys.meta_path.append(_Finder())
     from vllm.platforms.interface import UnspecifiedPlatform
 

@@ -157,7 +157,7 @@ def make_gumbel() -> dict[str, Any]:
     for seed in (0, 1, 1 << 32, (1 << 64) - 1, *rng.integers(0, 1 << 64, 3, dtype=np.uint64).tolist()):
         numerators = reference.uniform(ids, np.uint64(seed))
         uniform.append({"seed": f"{seed:016x}", "ids": ids.tolist(), "numerators": numerators.tolist()})
-    # Around the ends, where the exponent of u or 1 - u changes, and where t jumps from √2 - 1 to √½ - 1.
+    # Around the ends, changes of the exponent of u or 1 - u, and the jump of t from √2 - 1 to √½ - 1.
     root = round(2**24 / math.sqrt(2))
     edges = [1, 3, 5, root // 2, root, (1 << 23) - 1, (1 << 23) + 1, (1 << 24) - root, (1 << 24) - 3]
     drawn = rng.integers(0, 1 << 24, 12).tolist()

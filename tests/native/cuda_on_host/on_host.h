@@ -2,8 +2,8 @@
 // block a fiber that runs until it ends or meets a barrier. csrc/cuda/device.h includes this where nvcc does
 // not compile it.
 //
-// What it tells: the kernels' arithmetic, indices, alignment, barriers and who writes where. What it cannot:
-// races between threads, speed, the device's own instructions, streams and graphs. Those need a GPU.
+// It checks the kernels' arithmetic, indices, alignment, barriers and writes. It cannot check races between
+// threads, speed, the device's own instructions, streams and graphs. Those need a GPU.
 #pragma once
 
 #include <ucontext.h>
@@ -48,7 +48,7 @@ struct Block {
 };
 
 inline Block block;
-inline const char* error = nullptr;  // with which launches and copies fail
+inline const char* error = nullptr;  // if set, launches and copies fail with it
 inline int launches = 0;
 constexpr size_t kStack = 64 << 10;
 

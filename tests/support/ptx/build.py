@@ -17,8 +17,8 @@ from tests.support.cuda_on_host import ROOT, bindings, host_compiler
 
 SOURCES = ("embed.cu", "rows.cu", "score.cu", "permute.cu", "runtime.cu")
 EVERYTHING = os.environ.get("IET_PTX") == "all"
-# A PTX for each way in which the sources or nvcc tell architectures apart: no conversion of pairs before
-# sm_80, another optimiser from sm_100 on. That of sm_90 is that of sm_80, which test_cuda_build.py sees to.
+# One PTX for each class of architectures that the sources or nvcc distinguish: no conversion of pairs before
+# sm_80, another optimiser from sm_100 on. sm_90 has the PTX of sm_80, which test_cuda_build.py checks.
 TARGETS = ("75", "80", "120") if EVERYTHING else ("80",)
 HOST = ["-std=c++17", "-O0", "-Xcompiler=-fPIC", "-c"]  # -O0: of the host's code; PTX is optimised
 
@@ -63,7 +63,7 @@ def compile_kernels(folder: pathlib.Path) -> Compiled:
     assert [process.wait() for process in running] == [0] * len(running)
     ptx = {
         target: {
-            # Where there is one architecture alone, nvcc does not name it.
+            # If there is a single architecture, nvcc does not name it.
             name: folder / (f"{stem}.compute_{target}.ptx" if len(TARGETS) > 1 else f"{stem}.ptx")
             for name in SOURCES
             for stem in [pathlib.Path(name).stem]
@@ -75,7 +75,7 @@ def compile_kernels(folder: pathlib.Path) -> Compiled:
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """The module, where it lies, and the PTX of each target: the texts of all sources."""
+    """The loaded module, its file, and for each target the PTX of all sources."""
 
     module: Any
     library: pathlib.Path

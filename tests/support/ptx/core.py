@@ -24,7 +24,7 @@ SLOWER = {"conversions": "-O1"}  # many operations that hardly run: half the tim
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """Compile the core, once; skips the test where there is no C++ compiler."""
+    """Compile the core once; skip the test if there is no C++ compiler."""
     compiler, folder = host_compiler(), compiled_into()
     sources = sorted(HERE.glob("*.cpp"))
     objects = [folder / f"ptx_{source.stem}.o" for source in sources]
@@ -42,7 +42,7 @@ def library() -> ctypes.CDLL:
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """What is done for each lane: the kinds (u, s, f, b, or p of a predicate) and bits of its values."""
+    """An operation of each lane: the kinds (u, s, f, b, or p for a predicate) and bits of its values."""
 
     index: int
     kind: str
@@ -103,7 +103,7 @@ class Program(ctypes.Structure):
 
 
 class Launch(ctypes.Structure):
-    """What a launch says beside the kernel."""
+    """Arguments of a launch other than the kernel."""
 
     _fields_ = [
         ("grid", ctypes.c_int32 * 3),
@@ -116,7 +116,7 @@ class Launch(ctypes.Structure):
 
 
 class Failure(ctypes.Structure):
-    """What went wrong."""
+    """Description of an error."""
 
     _fields_ = [
         ("kind", ctypes.c_int32),

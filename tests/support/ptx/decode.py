@@ -1,7 +1,7 @@
 """Instructions into steps of the core: which operation, on which operands.
 
-What an operation makes of numbers, and which opcodes there are, is known to the core. Here is what it takes
-from where: registers, constants, addresses, and the widths that fit each other.
+The core defines the opcodes and their arithmetic. This module resolves their operands: registers, constants,
+addresses, and the widths that fit each other.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Code:
         return UnknownInstruction(f"{self.instruction.opcode} is not implemented{why and ': ' + why}")
 
     def take(self, *options: str) -> str | None:
-        """Take one of these modifiers away, wherever it stands."""
+        """Remove one of these modifiers, at any position."""
         for option in options:
             if option in self.modifiers:
                 self.modifiers.remove(option)
@@ -110,7 +110,7 @@ class Code:
         return self.key(TEMPORARY, self._temporaries, width, False, False)
 
     def source(self, operand: parse.Operand | int, width: int) -> int:
-        """Return what reads so many bits of an operand, or of operand number i; a predicate is one bit."""
+        """Return the source of an operand, or of operand number i, at a width; a predicate is one bit."""
         if isinstance(operand, int):
             operand = self.operands[operand]
         if isinstance(operand, parse.Register):
@@ -138,7 +138,7 @@ class Code:
         raise self.unknown(f"what is read at {operand}?")
 
     def target(self, operand: parse.Operand | int, width: int, kind: str = "u") -> int:
-        """Return what writes so many bits of a kind (as a type begins) to an operand, or operand number i."""
+        """Return the target of a kind (a type's first letter) and width for an operand or its number."""
         if isinstance(operand, int):
             operand = self.operands[operand]
         if isinstance(operand, parse.Register):

@@ -1,7 +1,7 @@
 """A device that is not there: launches of the module that `build` made run here.
 
-Tensors of the CPU are its memory. A kernel may touch what its caller told it of: while `watching`, every
-tensor that is asked for its address is a buffer, from its first to its last element and no further.
+Tensors of the CPU are its memory. A kernel may only touch tensors that its caller passed: while `watching`,
+every tensor whose address is read becomes a buffer, from its first to its last element.
 """
 
 from __future__ import annotations

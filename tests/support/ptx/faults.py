@@ -1,4 +1,4 @@
-"""What a device would not forgive, and what the interpreter does not know."""
+"""Errors of a kernel on a device, and instructions that the interpreter does not support."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """PTX text into kernels.
 
-What nvcc writes, and inline assembly: statements that end in a semicolon, scopes in braces, labels. Operands
-are resolved here, registers to numbers, so that nothing later looks at names.
+The grammar is that of nvcc's output and of inline assembly: statements that end in a semicolon, scopes in
+braces, labels. Operands are resolved here, registers to numbers, so that nothing later looks at names.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Symbol:
 
 @dataclasses.dataclass(frozen=True)
 class Sink:
-    """`_`, where a result goes that nobody wants."""
+    """`_`, the target of an unused result."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """Memory that the text declares. Its bytes are None where it does not say what is there."""
+    """Memory that the text declares. Its bytes are None if the text does not initialise it."""
 
     space: str
     offset: int
@@ -235,7 +235,7 @@ class _Reader:
         for number, statement in _statements(body, line):
             self._statement(number, statement)
         shared = self.kernel.sizes.get("shared", 0)
-        for declaration in self.dynamic:  # all of them begin where the others end
+        for declaration in self.dynamic:  # all of them begin at the end of the static ones
             self._variable(declaration, extern=True)
         self.kernel.sizes["shared"] = shared
         return self.kernel

@@ -167,7 +167,7 @@ OPERATIONS = {
 
 
 def _steps(code: Code) -> NDArray[Any]:
-    """Return the steps, with branches to steps where they were to instructions."""
+    """Return the steps, with branch targets converted from instructions to steps."""
     steps = np.array(code.steps, core.STEP)
     starts = np.array([*code.starts, len(steps)], np.int32)
     steps["next"] = starts[steps["instruction"] + 1]
@@ -183,10 +183,10 @@ def _steps(code: Code) -> NDArray[Any]:
 
 
 class _Registers:
-    """Where the operands of a kernel lie.
+    """Locations of the operands of a kernel.
 
-    A register that begins and ends between two branches, and is written first of all, shares its place with
-    others, and nobody needs to ask whether it was written. For all others the core notes who wrote them.
+    A register that lives between two branches and is written before it is read can share its location
+    with other registers, and needs no check that it was written. The core tracks writes to all others.
     """
 
     def __init__(self, code: Code) -> None:
@@ -242,7 +242,7 @@ class _Registers:
 def _lives(code: Code, values: list[int]) -> tuple[dict[int, tuple[int, int]], set[int]]:
     """Return the first and the last instruction of each value, and which are not of one stretch of code."""
     begins = {0, *code.kernel.labels.values()}
-    registers = len(code.kernel.registers)  # temporaries come behind them
+    registers = len(code.kernel.registers)  # temporaries follow them
     lives: dict[int, tuple[int, int]] = {}
     stretches: dict[int, int] = {}
     shared: set[int] = set()

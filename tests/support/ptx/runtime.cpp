@@ -46,7 +46,7 @@ cudaError_t told(cudaError_t status, const char* message) {
 }
 
 cudaError_t allocate(void** address, size_t bytes) {
-  // Where large vectors may be read; what lies there before it is written is nobody's.
+  // Aligned for the largest vectors, and filled with a pattern so that unwritten memory is noticed.
   if (posix_memalign(address, 256, bytes == 0 ? 256 : bytes) != 0) return told(cudaErrorMemoryAllocation);
   std::memset(*address, 0xA5, bytes);
   if (state().memory != nullptr) state().memory(*address, bytes);

@@ -1,4 +1,4 @@
-"""What the threads of a warp do together: votes, exchanges, reductions. The last operand is their mask."""
+"""Operations of a warp: votes, exchanges, reductions. The last operand is the mask of its threads."""
 
 from __future__ import annotations
 

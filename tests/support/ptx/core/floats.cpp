@@ -1,7 +1,7 @@
 // Floating-point arithmetic, every operation rounded once to nearest even, as the device rounds it.
 //
-// float16 and bfloat16 are computed in float64 and rounded once from there. What a device only approximates
-// (ex2.approx and the like) is not here: no result of this project may depend on it.
+// float16 and bfloat16 are computed in float64 and rounded once from there. Approximate instructions
+// (ex2.approx and the like) are missing: no result of this project may depend on them.
 #include "rounding.h"
 
 namespace ptx {

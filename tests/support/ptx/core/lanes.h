@@ -81,7 +81,7 @@ PTX_TYPE(Two<bf16>, 'b', "bf16x2")
 template <class F, class R, class... A, std::size_t... I>
 void each_lane(void* result, const void* const* operands, std::index_sequence<I...>) {
   auto* const to = static_cast<R*>(result);
-  // The result may lie where an operand does, lane by lane.
+  // The result may alias an operand, lane by lane.
 #pragma GCC ivdep
   for (int i = 0; i < WARP; i++) to[i] = F{}(static_cast<const A*>(operands[I])[i]...);
 }

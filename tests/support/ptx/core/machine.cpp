@@ -211,7 +211,7 @@ Mask Machine::chosen(const Place& predicate, const Mask& among) const {
 
 void Machine::arrive(int pc, const Mask& threads) { ready_[pc] |= threads; }
 
-// Run threads until they part, wait, end, or come to where others stand.
+// Run threads until they part, wait, end, or reach waiting threads.
 void Machine::advance(int pc, Mask threads) {
   const int stop = ready_.empty() ? INT_MAX : ready_.begin()->first;
   Mask some;
@@ -285,7 +285,7 @@ void Machine::each_lane(const Step& step, const Mask& threads) {
         if (divisor == 0) throw fault(FAULT, w * WARP + lane, "divides by zero");
       }
     }
-    // What is in the registers of threads that have ended is nobody's.
+    // Registers of threads that have ended may hold any value.
     if (to.bytes == bytes && (alive_.of[w] & ~lanes) == 0) {
       operation.work(to.base + w * to.stride, values);
     } else {
@@ -324,7 +324,7 @@ void Machine::execute(const Step& step, const Mask& threads) {
   }
 }
 
-// A step after which not all go on together: whoever it does not concern goes on at once.
+// A step that may split the threads: those without part in it continue at once.
 void Machine::part(const Step& step, int pc, const Mask& threads, const Mask& active) {
   const Mask rest = threads.without(active);
   if (rest.any()) arrive(step.next, rest);
@@ -355,7 +355,7 @@ void Machine::branch_by_table(const Step& step, const Mask& threads) {
   });
 }
 
-// Let those groups go on of which everybody has come who is in its mask and has not ended.
+// Release each group once all threads of its mask have arrived or ended.
 void Machine::meet_in_warp(const Step& step, int pc, Mask threads) {
   threads |= in_warp_[pc];
   in_warp_.erase(pc);
@@ -388,7 +388,7 @@ void Machine::meet_in_warp(const Step& step, int pc, Mask threads) {
   arrive(pc + 1, complete);
 }
 
-// Nobody can run: let everybody go on who waits at a barrier, and tell whether somebody did.
+// No thread can run: release all threads that wait at a barrier, and return whether there were any.
 bool Machine::release() {
   if (!in_warp_.empty()) {
     const auto& [pc, threads] = *in_warp_.begin();

@@ -1,7 +1,8 @@
-// Threads: their registers, where they stand, and where they meet.
+// Threads: their registers, their program counters, and their barriers.
 //
-// All threads of a block run at once, one instruction for all that stand at it. Those at the lowest step run
-// next, so that they meet again where paths join. The blocks of a launch run one after another.
+// All threads of a block run at once, one instruction for all threads that have reached it. Those at the
+// lowest step run next, so that they meet again where paths join. The blocks of a launch run one after
+// another.
 #pragma once
 #include <map>
 #include <vector>
@@ -59,7 +60,7 @@ class Copies {
     u32 data[4];
   };
   void begin_block(int threads);
-  // Until it arrives nobody may read what is there.
+  // No thread may read the destination before the copy arrives.
   void start(SharedMemory& shared, const Copy& copy);
   // Make a group of what each thread started since its last one.
   void commit(const Mask& threads, int warps);

@@ -113,7 +113,7 @@ void SharedMemory::store(int thread, u64 address, int size, const void* value, b
       throw fault(RACE, thread, "writes shared memory that another thread read since the barrier, at %llu",
                   (unsigned long long)address);
     }
-    // The same value again harms nobody.
+    // Writing the same value again is no race.
     const bool harms = atomic ? !each.atomic : differs && ready(each);
     if (harms && other(each.writer, thread)) {
       throw fault(RACE, thread,

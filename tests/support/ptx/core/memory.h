@@ -1,8 +1,8 @@
 // The memory of a device: buffers that a kernel may touch, the shared memory of a block, that of single
 // threads.
 //
-// Every address is checked: it lies in one buffer, and is a multiple of what is accessed. Shared memory knows
-// which of its parts were written, by whom, and who read them, since the last barrier.
+// Every address is checked: it lies in one buffer, and is a multiple of what is accessed. Shared memory
+// records which thread wrote and which threads read each part since the last barrier.
 #pragma once
 #include <vector>
 
@@ -57,7 +57,7 @@ class SharedMemory {
   // All threads of one warp have met.
   void meet_warp(int warp);
   u8* load(int thread, u64 address, int size);
-  // Atomic operations race with nobody but plain accesses.
+  // Atomic operations race only with plain accesses.
   u8* peek(int thread, u64 address, int size);
   void store(int thread, u64 address, int size, const void* value, bool atomic);
   // Take what lies there for not written: a copy to it is on its way.

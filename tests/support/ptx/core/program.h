@@ -7,7 +7,7 @@ namespace ptx {
 
 inline constexpr int WARPS = 32;  // of a block
 
-// Where a value lies: a register of all lanes of a block, or a constant.
+// Location of a value: a register of all lanes of a block, or a constant.
 struct Operand {
   s64 offset;    // of registers: the bytes before it for one warp; of constants: their number
   s32 tracked;   // the number of the mask that says who wrote it; -1: the decoder has seen to that
@@ -32,7 +32,7 @@ enum Kind : s32 {
   WAIT,
   NOTHING,
   HERE,  // activemask
-  // those for which threads of a warp wait for each other, with their mask as the last operand
+  // steps at which threads of a warp wait for each other, with their mask as the last operand
   SHUFFLE,
   VOTE,
   REDUCE,
@@ -42,18 +42,18 @@ enum Kind : s32 {
 
 enum Space : s32 { GENERIC, GLOBAL, SHARED, LOCAL, PARAMETERS, CONSTANT };
 
-// An instruction is one step or several, of which all but the first have guard SAME.
+// An instruction is one or several steps; all but the first have guard SAME.
 inline constexpr s32 ALWAYS = -1, SAME = -2, NOWHERE = -1;
 struct Step {
   s32 kind;
-  s32 operation;                   // of LANES: which; of others: which form
+  s32 operation;                   // LANES: its number; other kinds: the form
   s32 instruction;                 // its number
   s32 next;                        // the first step of the instruction after it
   s32 guard;                       // an operand, ALWAYS or SAME
   s32 outs_at, outs, ins_at, ins;  // in the list of operands (targets of branches: steps); NOWHERE: not wanted
   s32 space, bytes, is_signed, constant;
   s32 target;  // of BRANCH
-  s64 offset;  // of an address, beside its first operand
+  s64 offset;  // added to the first operand of an address
 };
 
 struct Constant {
