@@ -75,8 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", type=pathlib.Path, required=True, help="folder of tables, plots and logs")
     add("--model", help="path or id (default: the shipped model; for quality none)")
     add("--device", default="cpu", help="(default: cpu)")
-    what = "for each setting (default: 48), logs of Who&When (all), problems of a task (100)"
-    add("--records", type=int, help=what)
+    text = "for each setting (default: 48), logs of Who&When (all), problems of a task (100)"
+    add("--records", type=int, help=text)
     add("--seed", type=int, default=0, help="of all draws (default: 0)")
     add("--temperature", type=float, default=1.0, help="(default: 1.0)")
     add("--top-p", type=float, default=1.0, help="(default: 1.0)")
@@ -87,10 +87,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--prompt-tokens", type=int, help="prompts are cut to so many")
     add("--batch", type=int, default=128, help="turns sampled together (default: 128)")
     add("--quick", action="store_true", help="few records, short turns: all in about an hour on two cores")
-    what = "of table1, pii and oracle, such as chain_4 (default: the paper's nine)"
-    add("--settings", nargs="+", type=_setting, metavar="TOPOLOGY_AGENTS", help=what)
-    what = f"marks of the texts (default: all for table1, else {' '.join(MARKED)})"
-    add("--marks", nargs="+", choices=[mark for mark in marks.MARKS if mark != "none"], help=what)
+    text = "of table1, pii and oracle, such as chain_4 (default: the paper's nine)"
+    add("--settings", nargs="+", type=_setting, metavar="TOPOLOGY_AGENTS", help=text)
+    text = f"marks of the texts (default: all for table1, else {' '.join(MARKED)})"
+    add("--marks", nargs="+", choices=[mark for mark in marks.MARKS if mark != "none"], help=text)
     add("--tuning", type=int, help=f"records on which options are tuned (default: {TUNING})")
     add("--extract", action="store_true", help="accept a part of the data")
     add("--overwrite", action="store_true", help="also results of another configuration")
@@ -100,8 +100,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--judge-model", metavar="NAME", help="model of an OpenAI-compatible server; key: OPENAI_API_KEY")
     add("--judge-url", metavar="URL", help="address of the server (default: OpenAI)")
     add("--judge-workers", type=int, default=4, help="questions asked at once (default: 4)")
-    what = "longest question: tokens of a local model (default: all positions), characters for a server"
-    add("--judge-room", type=int, help=what)
+    text = "longest question: tokens of a local model (default: all positions), characters for a server"
+    add("--judge-room", type=int, help=text)
     add("--judge-tokens", type=int, help="longest answer (default: 1024)")
     add("--judge-temperature", type=_temperature, default=0.6, metavar="T", help="or none (default: 0.6)")
     add("--judge-top-p", type=float, default=0.95, help="(default: 0.95)")
@@ -109,8 +109,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--protocols", nargs="+", choices=judging.PROTOCOLS, default=list(judging.PROTOCOLS))
     add = parser.add_argument_group("inputs of some rows, which stay blank without them").add_argument
     for name, endpoint in ENDPOINTS.items():
-        what = f"ask a model (default: {endpoint.model}); key: {endpoint.key_variable}"
-        add(f"--{name}", nargs="?", const="", metavar="MODEL", help=what)
+        text = f"ask a model (default: {endpoint.model}); key: {endpoint.key_variable}"
+        add(f"--{name}", nargs="?", const="", metavar="MODEL", help=text)
         add(f"--{name}-url", metavar="URL", help="address of an OpenAI-compatible server")
     add("--llm-temperature", type=_temperature, default=0.0, metavar="T", help="or none (default: 0)")
     for pair in PAIRS:
@@ -186,10 +186,10 @@ def _mama(options: argparse.Namespace) -> None:
         study.inputs[name] = {"device": options.device, "quick": options.quick, **inputs.get(name, {})}
         if not options.overwrite:
             results.check_overwrite(options.out / f"{name}.json", study.configuration(name))
-    if "asked" in arguments.get("table1", {}):
+    if "endpoints" in arguments.get("table1", {}):
         tasks = {record.index: record.task for record in study.records}
-        arguments["table1"]["asked"] = {
-            k: {**v, "tasks": tasks} for k, v in arguments["table1"]["asked"].items()
+        arguments["table1"]["endpoints"] = {
+            k: {**v, "tasks": tasks} for k, v in arguments["table1"]["endpoints"].items()
         }
     for name in results.with_progress(names, "experiment"):
         _timed(options, name, functools.partial(MAMA[name], study, **arguments.get(name, {})))
@@ -210,7 +210,7 @@ def _arguments(
             if value is not None and name in experiments:
                 arguments[name][option] = inputs[name][option] = list(dict.fromkeys(value))
     if "table1" in names:
-        asked: dict[str, dict[str, Any]] = {}
+        endpoints: dict[str, dict[str, Any]] = {}
         for key, default in ENDPOINTS.items():
             model, url = getattr(options, key), getattr(options, f"{key}_url")
             if model is None:
@@ -220,11 +220,15 @@ def _arguments(
             )
             endpoint.client()
             sampling = Sampling(temperature=options.llm_temperature)
-            asked[key] = {"endpoint": endpoint, "sampling": sampling, "cache": options.out / f"{key}.jsonl"}
+            endpoints[key] = {
+                "endpoint": endpoint,
+                "sampling": sampling,
+                "cache": options.out / f"{key}.jsonl",
+            }
             described = {"model": endpoint.model, "address": endpoint.address, **dataclasses.asdict(sampling)}
             inputs["table1"].setdefault("endpoints", {})[key] = described
-        if asked:
-            arguments["table1"]["asked"] = asked
+        if endpoints:
+            arguments["table1"]["endpoints"] = endpoints
     if "pii" in names and options.presidio:
         arguments["pii"]["find"] = transforms.presidio()
         inputs["pii"]["presidio"] = True
@@ -255,7 +259,7 @@ def _who_and_when(options: argparse.Namespace) -> None:
         logs=QUICK["records"] if options.quick and options.records is None else options.records,
         **{name: getattr(options, name) for name in shared},
     )
-    flags = {"whole": not options.extract, "overwrite": options.overwrite}
+    flags = {"complete": not options.extract, "overwrite": options.overwrite}
     if options.experiment == "restore":
         restore.run(loaded, options.data, options.out, restoring, marks=chosen, **flags)
         return
@@ -269,8 +273,8 @@ def _who_and_when(options: argparse.Namespace) -> None:
         judge = judging.local_judge(model, tokens, options.judge_room)
     sampling = Sampling(options.judge_temperature, options.judge_top_p, tokens, 0)
     seeds = (1 if options.quick else 3) if options.seeds is None else options.seeds
-    asked = table2.Options(restoring, chosen, tuple(dict.fromkeys(options.protocols)), seeds, sampling)
-    table2.run(loaded, options.data, options.out, asked, judge, **flags)
+    selected = table2.Options(restoring, chosen, tuple(dict.fromkeys(options.protocols)), seeds, sampling)
+    table2.run(loaded, options.data, options.out, selected, judge, **flags)
 
 
 def _judge_endpoint(options: argparse.Namespace) -> OpenAIEndpoint | None:
@@ -295,13 +299,15 @@ def _quality(options: argparse.Namespace) -> None:
     values |= {"seeds": options.seeds, "model_seeds": options.seeds}
     values["turn_tokens"] = None if options.turn_tokens is None else tuple(options.turn_tokens)
     quick = {"problems": 20, "seeds": 2, "model_seeds": 1} if options.quick else {}
-    known = {name: value for name, value in values.items() if value is not None}
+    set_values = {name: value for name, value in values.items() if value is not None}
     if options.model is None:
         import torch
 
         torch.set_num_threads(1)  # the matrices are too small for more threads
-    asked = quality.Options(**{**quick, **known})
-    quality.run(asked, options.data, options.out, options.model, options.device, overwrite=options.overwrite)
+    selected = quality.Options(**{**quick, **set_values})
+    quality.run(
+        selected, options.data, options.out, options.model, options.device, overwrite=options.overwrite
+    )
 
 
 if __name__ == "__main__":

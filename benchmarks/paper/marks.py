@@ -199,10 +199,10 @@ class Keys:
             positions = np.flatnonzero(scored)
             contexts = tokens[positions - 1]
             groups = {int(p): positions[contexts == p] for p in np.unique(contexts)}
-        for previous, where in groups.items():
+        for previous, scored_positions in groups.items():
             for column, number in enumerate(self._numbers):
-                on = _cached_green(green, number, previous, size)[tokens[where]]
-                scores[where, column] = np.where(on, 1.0, -1.0)
+                on = _cached_green(green, number, previous, size)[tokens[scored_positions]]
+                scores[scored_positions, column] = np.where(on, 1.0, -1.0)
         return scores
 
     def pairs(self, ids: npt.ArrayLike) -> npt.NDArray[np.int64]:

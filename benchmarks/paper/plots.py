@@ -36,9 +36,9 @@ def sweep(
             axis.plot(at, means, "o-", color=f"C{number % 6}", markersize=3, label=name)
             axis.fill_between(at, low, high, color=f"C{number % 6}", alpha=0.2, linewidth=0)
             if quoted and name in quoted:
-                known = [(at, value) for at, value in zip(x, quoted[name], strict=True) if value is not None]
+                points = [(at, value) for at, value in zip(x, quoted[name], strict=True) if value is not None]
                 axis.plot(
-                    *np.array(known).reshape(-1, 2).T, ":", color=f"C{number % 6}", label=f"{name}, paper"
+                    *np.array(points).reshape(-1, 2).T, ":", color=f"C{number % 6}", label=f"{name}, paper"
                 )
         axis.axvline(operating_point, linestyle="--", color="0.5", linewidth=1)
         axis.set_xscale("log")
@@ -88,5 +88,5 @@ def error_bars(
 
 def _known(values: Series, x: Sequence[float]) -> npt.NDArray[np.float64]:
     """Return x, mean, low and high of the intervals that are not None, [4, N]."""
-    known = [(at, v.mean, v.low, v.high) for at, v in zip(x, values, strict=True) if v is not None]
-    return np.array(known, np.float64).reshape(-1, 4).T
+    points = [(at, v.mean, v.low, v.high) for at, v in zip(x, values, strict=True) if v is not None]
+    return np.array(points, np.float64).reshape(-1, 4).T

@@ -28,10 +28,10 @@ def text_of(path: pathlib.Path) -> str:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def with_progress(items: Iterable[Item], what: str = "setting") -> Iterator[Item]:
+def with_progress(items: Iterable[Item], unit: str = "setting") -> Iterator[Item]:
     """Yield items with a progress bar on stderr."""
     pending = list(items)
-    yield from tqdm(pending, desc=what, unit=what, disable=None if len(pending) > 1 else True)
+    yield from tqdm(pending, desc=unit, unit=unit, disable=None if len(pending) > 1 else True)
 
 
 def content(configuration: Mapping[str, Any], **more: Any) -> dict[str, Any]:
@@ -60,13 +60,13 @@ def check_overwrite(path: pathlib.Path, configuration: Mapping[str, Any]) -> Non
     if not path.is_file():
         return
     try:
-        other = dict(json.loads(path.read_text(encoding="utf-8"))["configuration"])
+        existing = dict(json.loads(path.read_text(encoding="utf-8"))["configuration"])
     except (ValueError, KeyError, TypeError):
         raise InputError(
             f"{path}: not a result of an experiment; choose another --out, or --overwrite"
         ) from None
-    own = json.loads(json.dumps(configuration))  # tuples become lists
-    names = [name for name in {**other, **own} if other.get(name, "") != own.get(name, "")]
+    new = json.loads(json.dumps(configuration))  # tuples become lists
+    names = [name for name in {**existing, **new} if existing.get(name, "") != new.get(name, "")]
     if names:
         raise InputError(
             f"{path}: holds a run that differs in {', '.join(names)}; choose another --out, or --overwrite"
@@ -103,7 +103,7 @@ class JsonLines:
 
     def append(self, objects: Iterable[Mapping[str, Any]]) -> None:
         """Append objects; they are on disk when this returns."""
-        lines = [json.dumps(one, separators=(",", ":")) + "\n" for one in objects]
+        lines = [json.dumps(content, separators=(",", ":")) + "\n" for content in objects]
         with open(self.path, "ab") as file:
             file.write("".join(lines).encode())
             file.flush()

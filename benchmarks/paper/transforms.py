@@ -41,8 +41,8 @@ class Altered:
     def edges(self, agents: int) -> NDArray[np.float64]:
         """Return the adjacency matrix [n, n] of this text: 1 if characters of j follow those of another i."""
         matrix = np.zeros((agents, agents))
-        for (_, _, before), (_, _, after) in itertools.pairwise(self.spans):
-            matrix[before, after] = 1.0
+        for (_, _, previous), (_, _, following) in itertools.pairwise(self.spans):
+            matrix[previous, following] = 1.0
         return matrix
 
 
@@ -93,9 +93,9 @@ def pieces_between(source: Log | Altered, start: int, end: int) -> list[tuple[st
 def truncated(log: Log, keep: float, tokenizer: Tokenizer) -> Altered:
     """Keep the first ⌊keep·T⌋ tokens. (The paper does not say whether it cuts the text or every turn.)"""
     ends = tokenizer.encode(log.text).char_ends
-    kept = int(keep * len(ends) + 1e-9)  # 0.9 of 10 is 9
-    end = int(ends[kept - 1]) if kept else 0
-    return assemble(pieces_between(log, 0, end), 1 - kept / max(1, len(ends)))
+    num_kept = int(keep * len(ends) + 1e-9)  # 0.9 of 10 is 9
+    end = int(ends[num_kept - 1]) if num_kept else 0
+    return assemble(pieces_between(log, 0, end), 1 - num_kept / max(1, len(ends)))
 
 
 def regenerated(
@@ -124,16 +124,16 @@ def back_translated(log: Log, language: str, translators: Mapping[str, Translate
             f"needs a model for {', '.join(missing)}, e.g. Helsinki-NLP/opus-mt-en-{language}"
         )
     splitter = needed("nltk.tokenize.punkt").PunktSentenceTokenizer()
-    places: list[tuple[int, int, int]] = []  # start, end, agent
+    positions: list[tuple[int, int, int]] = []  # start, end, agent
     for start, end, agent in log.spans:
         for low, high in splitter.span_tokenize(log.text[start:end]):
             words = [match.span() for match in re.finditer(r"\S+", log.text[start + low : start + high])]
             chunks = [words[i : i + MAX_SENTENCE_WORDS] for i in range(0, len(words), MAX_SENTENCE_WORDS)]
-            places += [(start + low + chunk[0][0], start + low + chunk[-1][1], agent) for chunk in chunks]
-    sentences = [log.text[start:end] for start, end, _ in places]
+            positions += [(start + low + chunk[0][0], start + low + chunk[-1][1], agent) for chunk in chunks]
+    sentences = [log.text[start:end] for start, end, _ in positions]
     returned = list(translators[inverse](list(translators[pair](sentences))))
     pieces, position, changed = list[tuple[str, int]](), 0, 0
-    for (start, end, agent), sentence, back in zip(places, sentences, returned, strict=True):
+    for (start, end, agent), sentence, back in zip(positions, sentences, returned, strict=True):
         back = back.strip() or sentence
         changed += back != sentence
         pieces += [*pieces_between(log, position, start), (back, agent)]
@@ -144,17 +144,19 @@ def back_translated(log: Log, language: str, translators: Mapping[str, Translate
 
 def personal_data(text: str, entities: Sequence[Mapping[str, Any]], find: Find | None = None) -> list[Place]:
     """Return the record's entities, as whole words, and what `find` finds; overlapping places are merged."""
-    places = [] if find is None else list(find(text))
+    positions = [] if find is None else list(find(text))
     for entity in entities:
         words = entity["entity"].strip()
         pattern = rf"(?<!\w){re.escape(words)}(?!\w)"
-        places += [Place(*match.span(), entity["types"][0].upper()) for match in re.finditer(pattern, text)]
+        positions += [
+            Place(*match.span(), entity["types"][0].upper()) for match in re.finditer(pattern, text)
+        ]
     merged: list[Place] = []
-    for place in sorted(places, key=lambda place: (place.start, -place.end)):
-        if not merged or place.start >= merged[-1].end:
-            merged.append(place)
-        elif place.end > merged[-1].end:
-            merged[-1] = merged[-1]._replace(end=place.end)
+    for position in sorted(positions, key=lambda position: (position.start, -position.end)):
+        if not merged or position.start >= merged[-1].end:
+            merged.append(position)
+        elif position.end > merged[-1].end:
+            merged[-1] = merged[-1]._replace(end=position.end)
     return merged
 
 
@@ -170,15 +172,15 @@ def presidio() -> Find:
 
 def redacted(source: Log | Altered, context: Context) -> Altered:
     """Replace personal data by placeholders such as [NAME]; `changed` is the share of tokens replaced."""
-    places = personal_data(source.text, context.entities, context.find)
+    positions = personal_data(source.text, context.entities, context.find)
     pieces, position = list[tuple[str, int]](), 0
-    for start, end, name in places:
+    for start, end, name in positions:
         agent = pieces_between(source, start, end)[-1][1]
         pieces += [*pieces_between(source, position, start), (f"[{name}]", agent)]
         position = end
     pieces += pieces_between(source, position, len(source.text))
     ends = context.tokenizer.encode(source.text).char_ends
-    inside = sum(((ends > start) & (ends <= end)).sum() for start, end, _ in places)
+    inside = sum(((ends > start) & (ends <= end)).sum() for start, end, _ in positions)
     return assemble(pieces, float(inside / max(1, len(ends))))
 
 
@@ -194,8 +196,10 @@ def with_entities(log: Log, rng: np.random.Generator, context: Context) -> Alter
         text, inserted = log.text[start:end], 0
         while names and redacted(Altered(text, ((0, len(text), agent),)), context).changed < MIN_CHANGED:
             free = [match.end() for match in re.finditer(r"\S+", text)]
-            places = personal_data(text, context.entities, context.find)
-            free = [at for at in free if not any(place.start < at < place.end for place in places)]
+            positions = personal_data(text, context.entities, context.find)
+            free = [
+                at for at in free if not any(position.start < at < position.end for position in positions)
+            ]
             if not free:
                 break
             at = int(rng.choice(free))

@@ -44,18 +44,18 @@ def read(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Att
         raise InputError("logs: expected at least two records, since prototypes come from the other records")
     n = logs[0].setting.agents
     tokens = [read_tokens(log, tokenizer) for log in logs]
-    bounds = [unit_bounds(some) for some in tokens]
-    truths = [some.agents[edges[:-1]] for some, edges in zip(tokens, bounds, strict=True)]
-    units = [unit_texts(*some) for some in zip(logs, tokens, bounds, strict=True)]
+    bounds = [unit_bounds(log_tokens) for log_tokens in tokens]
+    truths = [log_tokens.agents[edges[:-1]] for log_tokens, edges in zip(tokens, bounds, strict=True)]
+    units = [unit_texts(*parts) for parts in zip(logs, tokens, bounds, strict=True)]
     cosines = similarities(logs, units)
     records = np.array([log.record for log in logs])
     fit = np.array([_log_likelihoods(cos, truth) for cos, truth in zip(cosines, truths, strict=True)])
     stays = np.array([[(np.diff(truth) == 0).sum(), len(truth) - 1] for truth in truths], np.float64)
     attributions = []
     for record, edges, cos in zip(records, bounds, cosines, strict=True):
-        others = records != record
-        beta = SHARPNESS[fit[others].sum(axis=0).argmax()]
-        same, pairs = stays[others].sum(axis=0)
+        is_other = records != record
+        beta = SHARPNESS[fit[is_other].sum(axis=0).argmax()]
+        same, pairs = stays[is_other].sum(axis=0)
         stay = (same + 1) / (pairs + 2)  # Laplace's rule, so that ρ is neither 0 nor 1
         path = viterbi(log_softmax(beta * cos, axis=-1), stay)
         attributions.append(Attribution(np.repeat(path, np.diff(edges)), _edges(path, n), matched=False))
@@ -70,7 +70,7 @@ def similarities(logs: Sequence[Log], units: Sequence[Sequence[str]]) -> list[Fl
     fitted: dict[int, tuple[Any, Any]] = {}
     for log, texts in zip(logs, units, strict=True):
         if log.record not in fitted:
-            turns = [turn for other in logs if other.record != log.record for turn in other.turns]
+            turns = [turn for other_log in logs if other_log.record != log.record for turn in other_log.turns]
             vectorizer = make().fit([turn.text for turn in turns])
             prototypes = [" ".join(turn.text for turn in turns if turn.agent == a) for a in range(n)]
             fitted[log.record] = vectorizer, vectorizer.transform(prototypes)
@@ -107,7 +107,7 @@ def _log_likelihoods(cosines: Floats, truth: Labels) -> Floats:
 
 def _edges(path: Labels, n: int) -> Floats:
     edges = np.zeros((n, n))
-    for before, after in itertools.pairwise(path.tolist()):
-        if before != after:
-            edges[before, after] = 1.0
+    for previous, following in itertools.pairwise(path.tolist()):
+        if previous != following:
+            edges[previous, following] = 1.0
     return edges

@@ -81,19 +81,19 @@ def read(
         workers: questions asked at once.
     """
     tokens = [read_tokens(log, tokenizer) for log in logs]
-    bounds = [unit_bounds(some) for some in tokens]
+    bounds = [unit_bounds(log_tokens) for log_tokens in tokens]
     questions = []
-    for log, some, edges in zip(logs, tokens, bounds, strict=True):
-        speakers = len(np.unique(some.agents))
-        system, user = prompts(unit_texts(log, some, edges), edges, speakers, tasks[log.record])
+    for log, log_tokens, edges in zip(logs, tokens, bounds, strict=True):
+        speakers = len(np.unique(log_tokens.agents))
+        system, user = prompts(unit_texts(log, log_tokens, edges), edges, speakers, tasks[log.record])
         parse = functools.partial(parse_answer, bounds=edges, speakers=speakers)
         questions.append(Question(system, user, sampling, parse))
     asker = Asker(endpoint, Answers(cache), ATTEMPTS)
     answers = in_threads(asker, questions, workers, endpoint.model)
     attributions = []
-    for some, edges, units in zip(tokens, bounds, answers, strict=True):
+    for log_tokens, edges, units in zip(tokens, bounds, answers, strict=True):
         speakers_of_units = np.zeros(len(edges) - 1, np.int64) if units is None else units
-        labels = match_labels(np.repeat(speakers_of_units, np.diff(edges)), some.agents)
+        labels = match_labels(np.repeat(speakers_of_units, np.diff(edges)), log_tokens.agents)
         attributions.append(Attribution(labels, None, matched=True, failures=int(units is None)))
     return attributions
 

@@ -90,11 +90,11 @@ def semantic_bow(text: str, segments: int) -> list[int]:
     starts = [match.start() for match in matches]
     sentences = {bisect.bisect_left(starts, match.end()) for match in _SENTENCE_START.finditer(text)}
     paragraphs = {bisect.bisect_left(starts, match.end()) for match in _PARAGRAPH.finditer(text)}
-    places = sorted((sentences | paragraphs) - {0, len(words)})
-    if len(places) < segments - 1:
-        places = list(range(1, len(words)))
-    distance = {j: 1 - _cosine(words[max(0, j - window) : j], words[j : j + window]) for j in places}
-    ranked = sorted(places, key=lambda j: (-distance[j], j))
+    positions = sorted((sentences | paragraphs) - {0, len(words)})
+    if len(positions) < segments - 1:
+        positions = list(range(1, len(words)))
+    distance = {j: 1 - _cosine(words[max(0, j - window) : j], words[j : j + window]) for j in positions}
+    ranked = sorted(positions, key=lambda j: (-distance[j], j))
     chosen = _apart(ranked, segments - 1, window // 2)
     return _bounds(text, [_gap_end(text, matches[j - 1].end(), starts[j]) for j in chosen])
 
@@ -108,9 +108,9 @@ def text_tiling(text: str, segments: int) -> list[int]:
     gaps between bounds. Stop words are scikit-learn's English ones, because nltk's are a download.
     """
     # Characters that nltk keeps, to map its words to positions in the text.
-    kept = [i for i, c in enumerate(text) if c.isascii() and (c.isalpha() or c in "-' \n\t")]
-    letters = "".join(text[i] for i in kept)
-    words = [kept[match.start()] for match in re.finditer(r"\w+", letters)]
+    indices = [i for i, c in enumerate(text) if c.isascii() and (c.isalpha() or c in "-' \n\t")]
+    letters = "".join(text[i] for i in indices)
+    words = [indices[match.start()] for match in re.finditer(r"\w+", letters)]
     w = max(1, min(SEQUENCE_WORDS, len(words) // (4 * segments)))
     k = max(1, min(BLOCK_SEQUENCES, round(len(words) / segments / w / 2)))
     depth, score = _depths(letters, w, k)
@@ -118,12 +118,12 @@ def text_tiling(text: str, segments: int) -> list[int]:
     gaps = _apart(ranked, segments - 1, min(4, k))
     reach = len(text) / segments / 2
     breaks = [match.start() for match in _PARAGRAPH.finditer(text) if 0 < match.start() < len(text)]
-    places: list[int] = []
+    positions: list[int] = []
     for gap in gaps:
-        place = words[(gap + 1) * w]
-        free = [at for at in breaks if at not in places and abs(at - place) <= reach]
-        places.append(min(free, key=lambda at: abs(at - place)) if free else place)
-    return _bounds(text, places)
+        position = words[(gap + 1) * w]
+        free = [at for at in breaks if at not in positions and abs(at - position) <= reach]
+        positions.append(min(free, key=lambda at: abs(at - position)) if free else position)
+    return _bounds(text, positions)
 
 
 def read(
@@ -157,15 +157,17 @@ def _depths(letters: str, w: int, k: int) -> tuple[list[float], list[float]]:
 def _apart(ranked: Sequence[int], number: int, distance: int) -> list[int]:
     """Return the first `number` places at least `distance` apart, then the first of the others."""
     chosen: list[int] = []
-    for place in ranked:
-        if len(chosen) < number and all(abs(place - other) >= distance for other in chosen):
-            chosen.append(place)
-    rest = [place for place in ranked if place not in set(chosen)]
-    return chosen + rest[: number - len(chosen)]
+    for position in ranked:
+        if len(chosen) < number and all(
+            abs(position - chosen_position) >= distance for chosen_position in chosen
+        ):
+            chosen.append(position)
+    remaining = [position for position in ranked if position not in set(chosen)]
+    return chosen + remaining[: number - len(chosen)]
 
 
-def _cosine(left: Sequence[str], right: Sequence[str]) -> float:
-    a, b = collections.Counter(left), collections.Counter(right)
+def _cosine(words_before: Sequence[str], words_after: Sequence[str]) -> float:
+    a, b = collections.Counter(words_before), collections.Counter(words_after)
     norm = math.sqrt(sum(c * c for c in a.values()) * sum(c * c for c in b.values()))
     return sum(count * b[word] for word, count in a.items()) / norm if norm else 0.0
 
@@ -176,5 +178,5 @@ def _gap_end(text: str, end: int, start: int) -> int:
     return end + blank.start() if blank else start
 
 
-def _bounds(text: str, places: Sequence[int]) -> list[int]:
-    return [0, *sorted({place for place in places if 0 < place < len(text)}), len(text)]
+def _bounds(text: str, positions: Sequence[int]) -> list[int]:
+    return [0, *sorted({position for position in positions if 0 < position < len(text)}), len(text)]

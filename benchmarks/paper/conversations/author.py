@@ -29,8 +29,8 @@ except ImportError as _error:
 class Row:
     prompt: Prompt
     seed: int  # of the draws of this row
-    fewest: int  # tokens
-    most: int
+    min_tokens: int  # tokens
+    max_tokens: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,11 +80,13 @@ class ModelAuthor:
         order = sorted(range(len(rows)), key=lambda i: (-len(prompts[i]), i))
         turns: dict[int, Generated] = {}
         for start in range(0, len(order), self.batch):
-            some = order[start : start + self.batch]
+            batch_indices = order[start : start + self.batch]
             written = self._sample(
-                [prompts[i] for i in some], [rows[i] for i in some], [agents[i] for i in some]
+                [prompts[i] for i in batch_indices],
+                [rows[i] for i in batch_indices],
+                [agents[i] for i in batch_indices],
             )
-            turns.update(zip(some, written, strict=True))
+            turns.update(zip(batch_indices, written, strict=True))
         return [turns[i] for i in range(len(rows))]
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
@@ -109,15 +111,15 @@ class ModelAuthor:
         return ids[max(0, len(ids) - room) :]
 
     def _sample(self, prompts: list[list[int]], rows: list[Row], agents: list[str | None]) -> list[Generated]:
-        most = max(row.most for row in rows)
-        drawn = np.stack([np.random.default_rng(row.seed).random((most, 2)) for row in rows])
+        max_tokens = max(row.max_tokens for row in rows)
+        drawn = np.stack([np.random.default_rng(row.seed).random((max_tokens, 2)) for row in rows])
         u = torch.from_numpy(drawn.astype(np.float32)).permute(1, 2, 0)[..., None]
         u.clamp_(max=1 - 2**-24)  # rounding to float32 can reach 1
         sampled = sampler.sample(
             self.loaded.model,
             prompts,
             u.__getitem__,
-            tokens=most,
+            tokens=max_tokens,
             temperature=self.setting.temperature,
             top_p=self.setting.top_p,
             repetition_penalty=self.setting.repetition_penalty,
@@ -125,8 +127,8 @@ class ModelAuthor:
             pad=self.loaded.pad,
             ends=sampler.Ends(
                 self.loaded.ends,
-                torch.tensor([row.fewest for row in rows]),
-                torch.tensor([row.most for row in rows]),
+                torch.tensor([row.min_tokens for row in rows]),
+                torch.tensor([row.max_tokens for row in rows]),
             ),
             marking=lambda numbers: self.marker.processor([agents[i] for i in numbers]),
             raw=self.marker.mark.raw,

@@ -65,11 +65,11 @@ def with_delta(setting: Setting, loaded: Loaded, records: Sequence[Record], work
     unmarked = dataclasses.replace(
         setting, topology="chain", agents=4, rounds=1, mark="none", seed=0, joiner=JOINER, profile=""
     )
-    some = records[:_CALIBRATION_RECORDS]
-    path = work / f"delta-{unmarked.digest[:16]}-{digest_of(some)[:16]}.json"
+    calibration_records = records[:_CALIBRATION_RECORDS]
+    path = work / f"delta-{unmarked.digest[:16]}-{digest_of(calibration_records)[:16]}.json"
 
     def compute() -> dict[str, Any]:
-        rows = final_logits(loaded, unmarked, some)
+        rows = final_logits(loaded, unmarked, calibration_records)
         delta = round(marks.equal_delta(rows), 3)
         kl = marks.mean_kl(rows, marks.KAPPA)
         return {"delta": delta, "kappa": marks.KAPPA, "kl_nats_per_token": kl, "rows": len(rows)}
@@ -113,13 +113,15 @@ def logs_of(
 
     file = LogFile(out / setting.name, setting)
     groups = [records[low : low + group] for low in range(0, len(records), group)]
-    missing = [some for some in groups if any(r.index not in file.records for r in some)]
+    missing = [
+        group_records for group_records in groups if any(r.index not in file.records for r in group_records)
+    ]
     turns = sum(map(len, missing)) * setting.agents * (1 + setting.rounds)
     with tqdm(total=turns, desc=setting.name, unit="turn", disable=not turns) as bar:
-        for some in missing:
-            logs = converse(author, setting, some, bar.update)
-            known = file.records
-            file.append(log for log in logs if log.record not in known)
+        for group_records in missing:
+            logs = converse(author, setting, group_records, bar.update)
+            existing = file.records
+            file.append(log for log in logs if log.record not in existing)
     by_record = {log.record: log for log in file.logs}
     return [by_record[record.index] for record in records]
 

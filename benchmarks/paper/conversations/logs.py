@@ -120,9 +120,9 @@ class Log:
     def edges(self) -> NDArray[np.float64]:
         """The true adjacency matrix A* [n, n]: 1 if agent j speaks right after another agent i."""
         edges = np.zeros((self.setting.agents, self.setting.agents))
-        for before, after in itertools.pairwise(self.turns):
-            if before.agent != after.agent:
-                edges[before.agent, after.agent] = 1.0
+        for previous, following in itertools.pairwise(self.turns):
+            if previous.agent != following.agent:
+                edges[previous.agent, following.agent] = 1.0
         return edges
 
 

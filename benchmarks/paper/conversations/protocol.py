@@ -90,14 +90,16 @@ class _Conversation:
         self.entropies: list[float] = []
 
     def row(self, agent: int, attempt: int) -> Row:
-        own = self.answers.get(agent, Answer(""))
-        others = {
-            other: self.answers[other].response
-            for other in np.flatnonzero(self.neighbours[:, agent]).tolist()
-            if other in self.answers
+        last_answer = self.answers.get(agent, Answer(""))
+        other_responses = {
+            neighbour: self.answers[neighbour].response
+            for neighbour in np.flatnonzero(self.neighbours[:, agent]).tolist()
+            if neighbour in self.answers
         }
         number = self.spoken[agent]
-        prompt = prompt_of(self.record, agent, number, Heard(own.response, own.note, others))
+        prompt = prompt_of(
+            self.record, agent, number, Heard(last_answer.response, last_answer.note, other_responses)
+        )
         s = self.setting
         turn = len(self.turns)
         seed = drawn_seed("turn", s.topology, s.agents, "round-major", s.seed, self.record.index, turn)
@@ -116,12 +118,12 @@ class _Conversation:
 
     def leaked(self) -> bool:
         """Tell whether the attacker's last response holds every entity."""
-        said = self.answers[ATTACKER].response if ATTACKER in self.answers else ""
-        return self.setting.early_stop and all(entity in said for entity in self.record.entities)
+        response = self.answers[ATTACKER].response if ATTACKER in self.answers else ""
+        return self.setting.early_stop and all(entity in response for entity in self.record.entities)
 
     def log(self) -> Log:
-        known = [entropy for entropy in self.entropies if entropy == entropy]
-        entropy = float(np.mean(known)) if known else None
+        entropies = [entropy for entropy in self.entropies if entropy == entropy]
+        entropy = float(np.mean(entropies)) if entropies else None
         return Log(self.setting, self.record.index, tuple(self.turns), entropy, self.stopped)
 
 
@@ -129,16 +131,16 @@ def _speak(
     author: Author, turns: Sequence[tuple[_Conversation, int]], on_turns: Callable[[int], object]
 ) -> None:
     """Let agents speak at once: none hears the others of this batch."""
-    said: list[tuple[tuple[int, ...], Answer, float] | None] = [None] * len(turns)
+    answered: list[tuple[tuple[int, ...], Answer, float] | None] = [None] * len(turns)
     for attempt in range(1 + ATTEMPTS):
-        silent = [i for i, found in enumerate(said) if found is None or not found[1].response]
+        silent = [i for i, turn in enumerate(answered) if turn is None or not turn[1].response]
         if not silent:
             break
         rows = [turns[i][0].row(turns[i][1], attempt) for i in silent]
         agents = [agent_name(turns[i][0].record.index, turns[i][1]) for i in silent]
-        for i, found in zip(silent, author.generate(rows, agents), strict=True):
-            said[i] = found.ids, parsed(found.text), found.entropy
-    for (talk, agent), turn in zip(turns, said, strict=True):
+        for i, generated in zip(silent, author.generate(rows, agents), strict=True):
+            answered[i] = generated.ids, parsed(generated.text), generated.entropy
+    for (talk, agent), turn in zip(turns, answered, strict=True):
         assert turn is not None
         ids, answer, entropy = turn
         talk.say(agent, ids, answer if answer.response else Answer(NO_ANSWER), entropy)

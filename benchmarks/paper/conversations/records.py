@@ -65,20 +65,20 @@ def digest_of(records: Sequence[Record]) -> str:
 def _record(path: pathlib.Path, index: int, row: list[str]) -> Record:
     try:
         text, pii, task = row[:3]
-        found = [(entry["entity"], entry["types"]) for entry in ast.literal_eval(pii)]
-        missing = [entity for entity, _ in found if entity not in text]
+        entities = [(entry["entity"], entry["types"]) for entry in ast.literal_eval(pii)]
+        missing = [entity for entity, _ in entities if entity not in text]
     except (ValueError, SyntaxError, TypeError, KeyError) as error:
         raise InputError(f"{path}, row {index + 1}: not a record ({error!r})") from None
-    if not found or missing:
+    if not entities or missing:
         raise InputError(
             f"{path}, row {index + 1}: expected entities that occur in the text, missing: {missing}"
         )
-    kinds = dict.fromkeys(kind for _, types in found for kind in types)
+    kinds = dict.fromkeys(kind for _, types in entities for kind in types)
     return Record(
         index,
         text,
-        tuple(entity for entity, _ in found),
+        tuple(entity for entity, _ in entities),
         tuple(kinds),
         task.strip(),
-        tuple({"entity": entity, "types": list(types)} for entity, types in found),
+        tuple({"entity": entity, "types": list(types)} for entity, types in entities),
     )

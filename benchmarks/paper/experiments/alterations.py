@@ -45,8 +45,8 @@ def pii(
         f"{FIGURES[name]}, {mark}": {"original": [], "redacted": []} for mark in marks for name in SHOWN
     }
     rows, all_logs = [], list[Log]()
-    asked = list(itertools.product(settings, marks))
-    for (topology, agents), mark in results.with_progress(asked):
+    combinations = list(itertools.product(settings, marks))
+    for (topology, agents), mark in results.with_progress(combinations):
         setting = study.setting(topology, agents, mark)
         logs = study.logs(setting)
         all_logs += logs
@@ -61,19 +61,19 @@ def pii(
         for decoder in ("cusum", "posterior"):
             cell = {"setting": f"{topology} {agents}", "mark": mark, "decoder": decoder}
             options = study.decoder_options(decoder, setting)
-            before, after = (
+            original_figures, redacted_figures = (
                 [study.figures(log, decoder, options, text) for log, text in zip(logs, texts, strict=True)]
                 for texts in (originals, redacted)
             )
-            for name, compared in _compared(study, before, after).items():
+            for name, compared in _compared(study, original_figures, redacted_figures).items():
                 cells.append([*cell.values(), FIGURES[name], *compared, f"{changed:.1%}"])
                 if decoder == "posterior":
                     panel = panels[f"{FIGURES[name]}, {mark}"]
                     panel["original"].append(compared[0])
                     panel["redacted"].append(compared[1])
             rows += [
-                *_rows(logs, before, **cell, text="original"),
-                *_rows(logs, after, **cell, text="redacted"),
+                *_rows(logs, original_figures, **cell, text="original"),
+                *_rows(logs, redacted_figures, **cell, text="redacted"),
             ]
     study.write("pii", header, cells, all_logs, rows)
     names = [f"{topology} {agents}" for topology, agents in settings]
@@ -87,12 +87,13 @@ def oracle(
     header = ["setting", "mark", "figure", "oracle", "posterior", "posterior less oracle"]
     cells: list[list[recording.Cell]] = []
     rows, all_logs = [], list[Log]()
-    asked = list(itertools.product(settings, marks))
-    for (topology, agents), mark in results.with_progress(asked):
+    combinations = list(itertools.product(settings, marks))
+    for (topology, agents), mark in results.with_progress(combinations):
         logs = study.logs(study.setting(topology, agents, mark))
         all_logs += logs
         with_truth, without = (
-            [study.figures(log, "posterior", {}, oracle=known) for log in logs] for known in (True, False)
+            [study.figures(log, "posterior", {}, oracle=with_boundaries) for log in logs]
+            for with_boundaries in (True, False)
         )
         cell = {"setting": f"{topology} {agents}", "mark": mark}
         for name, compared in _compared(study, with_truth, without).items():
@@ -143,23 +144,23 @@ def transformations(
             rouge = statistics.interval([similarity.rouge_l(*pair) for pair in pairs], seed)
             semantic = statistics.interval(similarity.semantic_similarity(pairs, embed), seed)
             for mode in ("oracle", "posterior", "cusum"):
-                decoder, known = ("posterior", True) if mode == "oracle" else (mode, False)
+                decoder, with_boundaries = ("posterior", True) if mode == "oracle" else (mode, False)
                 options = study.decoder_options(decoder, setting)
                 figures = [
-                    study.figures(log, decoder, options, text, oracle=known)
+                    study.figures(log, decoder, options, text, oracle=with_boundaries)
                     for log, text in zip(logs, altered, strict=True)
                 ]
-                before = clean.setdefault(mode, figures)
+                original_figures = clean.setdefault(mode, figures)
                 changes = [
                     statistics.relative_change(
-                        [f[figure] for f in before], [f[figure] for f in figures], seed
+                        [f[figure] for f in original_figures], [f[figure] for f in figures], seed
                     )
                     for figure in SHOWN
                 ]
                 printed = quoted.TRANSFORMS.get(name) if (mark, mode) == ("fourier", "oracle") else None
                 paper = "" if printed is None else ", ".join(f"{v:+.1f}" for v in printed[2:])
-                shown: list[recording.Cell] = [mark, transform.category, transform.label, mode]
-                cells.append([*shown, semantic or "", rouge, *changes, paper])
+                columns: list[recording.Cell] = [mark, transform.category, transform.label, mode]
+                cells.append([*columns, semantic or "", rouge, *changes, paper])
                 rows += _rows(logs, figures, mark=mark, transformation=name, reader=mode)
     study.write("transforms", header, cells, all_logs, rows)
 
@@ -171,11 +172,13 @@ def regenerator(study: Study) -> Callable[[Log, int], str]:
     def regenerate(log: Log, number: int) -> str:
         turn = log.turns[number]
         earlier = [t for t in log.turns[:number] if t.round == turn.round - 1]
-        own = next((t.text for t in earlier if t.agent == turn.agent), "")
-        others = {t.agent: t.text for t in earlier if t.agent != turn.agent}
+        own_response = next((t.text for t in earlier if t.agent == turn.agent), "")
+        other_responses = {t.agent: t.text for t in earlier if t.agent != turn.agent}
         size = max(1, len(turn.ids))
         seed = drawn_seed("regenerated", log.record, number, log.setting.seed)
-        prompt = prompt_of(study.record(log), turn.agent, turn.round, Heard(own, "", others))
+        prompt = prompt_of(
+            study.record(log), turn.agent, turn.round, Heard(own_response, "", other_responses)
+        )
         (generated,) = author.generate([Row(prompt, seed, size, size)], [None])
         return parsed(generated.text).response or NO_ANSWER
 
@@ -200,4 +203,7 @@ def _compared(
 
 
 def _rows(logs: Sequence[Log], figures: Sequence[Figures], **cell: Any) -> list[dict[str, Any]]:
-    return [{**cell, "record": log.record, **some} for log, some in zip(logs, figures, strict=True)]
+    return [
+        {**cell, "record": log.record, **figures_of_log}
+        for log, figures_of_log in zip(logs, figures, strict=True)
+    ]

@@ -164,8 +164,12 @@ class Study:
 
     def note(self, logs: Sequence[Log]) -> str:
         o, lengths = self.options, self.setting("chain", 4, "none")
-        fewest, most = lengths.turn_tokens
-        turns = f"{most}" if fewest == most else f"{fewest} to {most}{' drawn' * lengths.drawn_lengths}"
+        min_tokens, max_tokens = lengths.turn_tokens
+        turns = (
+            f"{max_tokens}"
+            if min_tokens == max_tokens
+            else f"{min_tokens} to {max_tokens}{' drawn' * lengths.drawn_lengths}"
+        )
         penalty = f" repetition penalty {o.repetition_penalty:g}," if o.repetition_penalty != 1 else ""
         template = "" if self.loaded.chat else " (no chat template: prompts are plain text to continue)"
         return (

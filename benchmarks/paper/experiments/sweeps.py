@@ -84,12 +84,14 @@ def _write(
     header += [f"TokenAcc, run {number + 1}" for number in range(RUNS)] + ["TokenAcc, paper", "IoU, paper"]
     cells: list[list[recording.Cell]] = []
     series: dict[str, list[Interval | None]] = {}
-    for (decoder, point), some in sorted(texts.items()):
-        means = [statistics.interval([text[figure] for text in some], seed) for figure in SHOWN]
+    for (decoder, point), figures_of_texts in sorted(texts.items()):
+        means = [statistics.interval([text[figure] for text in figures_of_texts], seed) for figure in SHOWN]
         for figure, interval in zip(SHOWN, means, strict=True):
             series.setdefault(f"{FIGURES[figure]}, {decoder}", []).append(interval)
         runs = [
-            statistics.interval([text["token_accuracy"] for text in some if text["run"] == number], seed)
+            statistics.interval(
+                [text["token_accuracy"] for text in figures_of_texts if text["run"] == number], seed
+            )
             for number in range(RUNS)
         ]
         paper = [
@@ -97,7 +99,11 @@ def _write(
             for figure in ("token_accuracy", "iou")
         ]
         cells.append([decoder, point, *means, *runs, *paper])
-    rows = ({"decoder": d, "point": p, **text} for (d, p), some in texts.items() for text in some)
+    rows = (
+        {"decoder": d, "point": p, **text}
+        for (d, p), figures_of_texts in texts.items()
+        for text in figures_of_texts
+    )
     study.write(name, header, cells, logs, rows)
     quoted_series = {f"{FIGURES[f]}, cusum": [printed[f].get(int(p)) for p in points] for f in printed}
     plots.sweep(
@@ -121,7 +127,7 @@ def spurious(study: Study) -> None:
             first: list[float | None] = []
             for keys in (keys for true, keys in quoted.SPURIOUS if true == agents):
                 figures = [study.figures(log, decoder, options, spurious=keys - agents) for log in logs]
-                accuracy = [one["token_accuracy"] for one in figures]
+                accuracy = [figures_of_text["token_accuracy"] for figures_of_text in figures]
                 first = first or accuracy
                 change = "" if keys == agents else statistics.difference(accuracy, first, seed) or ""
                 paper = quoted.SPURIOUS[agents, keys] if (mark, decoder) == ("fourier", "cusum") else ""
@@ -129,6 +135,7 @@ def spurious(study: Study) -> None:
                 cells.append([mark, decoder, agents, keys, mean, change, paper])
                 cell = {"mark": mark, "decoder": decoder, "agents": agents, "keys": keys}
                 rows += [
-                    {**cell, "record": log.record, **one} for log, one in zip(logs, figures, strict=True)
+                    {**cell, "record": log.record, **figures_of_text}
+                    for log, figures_of_text in zip(logs, figures, strict=True)
                 ]
     study.write("spurious", header, cells, all_logs, rows)

@@ -94,19 +94,19 @@ def run(
     study: Study,
     settings: Sequence[tuple[str, int]] = SETTINGS,
     marks: Sequence[str] | None = None,
-    asked: Mapping[str, Mapping[str, Any]] | None = None,
+    endpoints: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Measure all methods in all settings, and write the table.
 
     Args:
         marks: marks whose texts are read, in addition to "fourier"; None: all.
-        asked: key of a baseline -> the arguments that it needs; a baseline without them is left out.
+        endpoints: key of a baseline -> the arguments that it needs; a baseline without them is left out.
     """
-    asked = dict(asked or {})
+    endpoints = dict(endpoints or {})
     methods = [
-        _with_model(method, asked)
+        _with_model(method, endpoints)
         for method in METHODS
-        if (method.baseline is None or not BASELINES[method.baseline].needs or method.baseline in asked)
+        if (method.baseline is None or not BASELINES[method.baseline].needs or method.baseline in endpoints)
         and (marks is None or method.mark in {"fourier", *marks})
     ]
     texts: Cells = {}
@@ -125,23 +125,23 @@ def run(
             for method in methods:
                 if method.mark != mark:
                     continue
-                readings = _read(study, method, logs, extra["options"], asked)
+                readings = _read(study, method, logs, extra["options"], endpoints)
                 cell[method.name] = [
-                    _figures(study, log, one) for log, one in zip(logs, readings, strict=True)
+                    _figures(study, log, reading) for log, reading in zip(logs, readings, strict=True)
                 ]
-                failures = sum(one.failures for one in readings)
+                failures = sum(reading.failures for reading in readings)
                 if failures:
                     extra["failures"][f"{method.name}, {topology}, {agents}"] = failures
     extra["entropy"] = {mark: float(np.mean(means)) for mark, means in entropies.items() if means}
-    _write(study, methods, texts, all_logs, extra, asked)
+    _write(study, methods, texts, all_logs, extra, endpoints)
 
 
-def _with_model(method: Method, asked: Mapping[str, Mapping[str, Any]]) -> Method:
+def _with_model(method: Method, endpoints: Mapping[str, Mapping[str, Any]]) -> Method:
     """Return the row with the name of the model that is asked; only the paper's model has a quoted row."""
     key = method.baseline or ""
-    if key not in asked or asked[key]["endpoint"].model == ENDPOINTS[key].model:
+    if key not in endpoints or endpoints[key]["endpoint"].model == ENDPOINTS[key].model:
         return method
-    name = _named(f"LLM of --{key}", asked[key]["endpoint"].model)
+    name = _named(f"LLM of --{key}", endpoints[key]["endpoint"].model)
     return dataclasses.replace(method, name=name, quoted=None)
 
 
@@ -150,11 +150,11 @@ def _read(
     method: Method,
     logs: Sequence[Log],
     options: dict[str, Any],
-    asked: Mapping[str, Mapping[str, Any]],
+    endpoints: Mapping[str, Mapping[str, Any]],
 ) -> list[Reading]:
     reader = study.loaded.reader
     if method.baseline is not None:
-        needs = asked.get(method.baseline, {})
+        needs = endpoints.get(method.baseline, {})
         attributions = BASELINES[method.baseline].read(logs, reader, seed=123, **needs)
         return [Reading(a.labels, a.edges, None, a.matched, a.failures) for a in attributions]
     if method.decoder == "printed":
@@ -182,7 +182,7 @@ def _write(
     texts: Cells,
     logs: Sequence[Log],
     extra: Mapping[str, Any],
-    asked: Mapping[str, Mapping[str, Any]],
+    endpoints: Mapping[str, Mapping[str, Any]],
 ) -> None:
     def mean(setting: str, method: Method, name: str) -> Interval | None:
         return statistics.interval(_values(texts[setting], method, name), study.options.seed)
@@ -210,7 +210,7 @@ def _write(
     versus = ["ours", "against", "figure", "mean difference", "better in", "not told apart", "worse in"]
     sources = [f"{m.name}: {BASELINES[m.baseline].source}" for m in methods if m.baseline]
     parts = [
-        _note(methods, extra, asked),
+        _note(methods, extra, endpoints),
         f"Methods that read plain text: {'; '.join(sources)}.",
         f"If text may stay unattributed, level {readers.LEVEL:g}:\n\n{recording.table(narrow, free)}",
         "Ours less theirs, paired by records, over the settings:\n\n" + recording.table(versus, compared),
@@ -218,8 +218,8 @@ def _write(
     rows = (
         {"setting": setting, "method": method, **text}
         for setting, by_method in texts.items()
-        for method, some in by_method.items()
-        for text in some
+        for method, figures_of_texts in by_method.items()
+        for text in figures_of_texts
     )
     study.write(
         *("table1", header, cells, logs, rows),
@@ -230,17 +230,19 @@ def _write(
     )
 
 
-def _note(methods: Sequence[Method], extra: Mapping[str, Any], asked: Mapping[str, Mapping[str, Any]]) -> str:
+def _note(
+    methods: Sequence[Method], extra: Mapping[str, Any], endpoints: Mapping[str, Mapping[str, Any]]
+) -> str:
     note = f" δ of green lists: {extra['strength'].get('kgw')} for equal KL, {PUBLISHED:g} as published."
     note += " Labels of Recursive, Semantic-BoW, TextTiling and the LLMs are oracle-matched."
     for method in methods:
-        needs = asked.get(method.baseline or "")
+        needs = endpoints.get(method.baseline or "")
         if needs is not None:
             temperature = needs["sampling"].temperature
-            shown = "the model's own" if temperature is None else f"{temperature:g}"
+            temperature_text = "the model's own" if temperature is None else f"{temperature:g}"
             address = needs["endpoint"].address or "its default address"
-            note += f" {method.name}: asked at {address}, temperature {shown}."
-    left_out = [entry.name for key, entry in BASELINES.items() if entry.needs and key not in asked]
+            note += f" {method.name}: asked at {address}, temperature {temperature_text}."
+    left_out = [entry.name for key, entry in BASELINES.items() if entry.needs and key not in endpoints]
     if left_out:
         note += f" Left out, because no endpoint was given: {', '.join(left_out)}."
     if extra["failures"]:
@@ -266,14 +268,14 @@ def _compared(
                 large = [d for d in differences if d.texts >= FEWEST_TEXTS]
                 better, worse = sum(d.low > 0 for d in large), sum(d.high < 0 for d in large)
                 mean = statistics.mean_difference(pairs, seed)
-                rest = len(differences) - better - worse
-                yield [name, method.name, FIGURES[figure], mean, better, rest, worse]
+                undecided = len(differences) - better - worse
+                yield [name, method.name, FIGURES[figure], mean, better, undecided, worse]
 
 
 def _nested(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the rows of `_compared` as nested dicts: our method, baseline, figure."""
     nested: dict[str, dict[str, dict[str, Any]]] = {}
-    for ours, theirs, figure, mean, *rest in rows:
-        values = dict(zip(header[3:], [[mean.mean, mean.low, mean.high], *rest], strict=True))
+    for ours, theirs, figure, mean, *counts in rows:
+        values = dict(zip(header[3:], [[mean.mean, mean.low, mean.high], *counts], strict=True))
         nested.setdefault(ours, {}).setdefault(theirs, {})[figure] = values
     return nested

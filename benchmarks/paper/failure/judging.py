@@ -195,7 +195,7 @@ class _Session:
 @dataclasses.dataclass(frozen=True)
 class Seen:
     original: Trajectory  # with the annotation
-    shown: Trajectory  # to the judge
+    presented: Trajectory  # to the judge
     # Characters of `original.text` in each shown turn; None if the turns are the original's
     spans: tuple[tuple[int, int], ...] | None = None
 
@@ -203,7 +203,7 @@ class Seen:
     def steps(self) -> tuple[int | None, ...]:
         """The original turn that each shown turn shares most characters with, or None."""
         if self.spans is None:
-            return tuple(range(len(self.shown.turns)))
+            return tuple(range(len(self.presented.turns)))
         return tuple(nearest(span, self.original.spans) for span in self.spans)
 
 
@@ -233,7 +233,7 @@ CHANCE = {
 
 def chance(seen: Seen) -> dict[str, float]:
     """Return the probability that a guess about a shown log is right, for three ways of guessing."""
-    truth, turns = seen.original, seen.shown.turns
+    truth, turns = seen.original, seen.presented.turns
     speakers = {agent_of(turn.name) for turn in turns if turn.name}
     return {
         "uniform_speaker": len(speakers & truth.to_blame) / max(1, len(speakers)),

@@ -76,8 +76,8 @@ class Rewriting(logs.Made):
         """Return the fewest and most tokens of a turn whose original has `tokens`."""
         if self.exact:
             return tokens, tokens
-        fewest, most = math.ceil(tokens * (1 - TOLERANCE)), math.floor(tokens * (1 + TOLERANCE))
-        return max(1, min(fewest, tokens)), max(1, most)
+        min_tokens, max_tokens = math.ceil(tokens * (1 - TOLERANCE)), math.floor(tokens * (1 + TOLERANCE))
+        return max(1, min(min_tokens, tokens)), max(1, max_tokens)
 
 
 def rewriting_of(
@@ -109,18 +109,18 @@ def regenerate(
 
     file = JsonLines(out / rewriting.name)
     lines = file.check_setting(dataclasses.asdict(rewriting), rewriting.digest)
-    known = {(line["log"], line["turn"]): line for line in lines}
-    drafts = [_Draft(log, rewriting, loaded.reader, known) for log in trajectories]
+    rewritten_turns = {(line["log"], line["turn"]): line for line in lines}
+    drafts = [_Draft(log, rewriting, loaded.reader, rewritten_turns) for log in trajectories]
     going = [draft for draft in drafts if not draft.done]
     total = sum(draft.remaining for draft in going)
     with tqdm(total=total, desc=rewriting.name, unit="token", disable=not total) as bar:
         while going:
             for batch in _batches(going):
-                before = sum(draft.remaining for draft in batch)
+                remaining_before = sum(draft.remaining for draft in batch)
                 parts = author.generate([draft.row() for draft in batch], [draft.agent for draft in batch])
                 finished = [draft.add(part) for draft, part in zip(batch, parts, strict=True)]
                 file.append(line for line in finished if line is not None)
-                bar.update(before - sum(draft.remaining for draft in batch))
+                bar.update(remaining_before - sum(draft.remaining for draft in batch))
             going = [draft for draft in going if not draft.done]
     return [dataclasses.replace(draft.log, turns=tuple(draft.turns)) for draft in drafts]
 
@@ -133,7 +133,7 @@ class _Draft:
         log: Trajectory,
         rewriting: Rewriting,
         tokenizer: Tokenizer,
-        known: Mapping[tuple[int, int], Mapping[str, Any]],
+        rewritten_turns: Mapping[tuple[int, int], Mapping[str, Any]],
     ) -> None:
         self.log, self.rewriting, self.tokenizer = log, rewriting, tokenizer
         self.turns: list[Turn] = []
@@ -146,8 +146,8 @@ class _Draft:
         self.entropies: list[float] = []
         self.part = self.attempt = 0
         self._copy_unmarked()
-        while not self.done and (log.number, len(self.turns)) in known:
-            line = known[log.number, len(self.turns)]
+        while not self.done and (log.number, len(self.turns)) in rewritten_turns:
+            line = rewritten_turns[log.number, len(self.turns)]
             if line["original"] != _digest(self.turn):
                 raise InputError(f"log {log.number}: rewritten from another text; remove the rewritten logs")
             self._finish(line["text"])
@@ -176,9 +176,9 @@ class _Draft:
 
     @property
     def _lengths(self) -> tuple[int, int]:
-        fewest, most = self.rewriting.lengths(len(self.encodings[len(self.turns)].token_ids))
+        min_tokens, max_tokens = self.rewriting.lengths(len(self.encodings[len(self.turns)].token_ids))
         # A blank turn is tried again with more tokens, since a mark may determine all of its draws.
-        return fewest + self.attempt, most + self.attempt
+        return min_tokens + self.attempt, max_tokens + self.attempt
 
     def row(self) -> Row:
         number, parts, part = len(self.turns), self.parts, self.part
@@ -187,16 +187,16 @@ class _Draft:
         low, high = part * total // parts, (part + 1) * total // parts
         characters = encoding.characters(list(range(low, max(low + 1, high)))[: total - low])
         original = self.turn.content[int(characters[0, 0]) : int(characters[-1, 1])]
-        fewest, most = self._lengths
+        min_tokens, max_tokens = self._lengths
         if part + 1 < parts:
             size = total + self.attempt
-            fewest = most = size * (part + 1) // parts - size * part // parts
+            min_tokens = max_tokens = size * (part + 1) // parts - size * part // parts
         else:
-            fewest, most = max(1, fewest - len(self.ids)), max(1, most - len(self.ids))
+            min_tokens, max_tokens = max(1, min_tokens - len(self.ids)), max(1, max_tokens - len(self.ids))
         seed = drawn_seed(
             "rewrite", self.rewriting.seed, self.log.subset, self.log.number, number, part, self.attempt
         )
-        return Row(self._prompt(original), seed, fewest, min(most, self.rewriting.part_tokens))
+        return Row(self._prompt(original), seed, min_tokens, min(max_tokens, self.rewriting.part_tokens))
 
     def _prompt(self, original: str) -> Prompt:
         number, name = len(self.turns), self.turn.name
@@ -229,14 +229,14 @@ class _Draft:
             self.attempt += 1
             self.ids, self.entropies, self.part = [], [], 0
             return None
-        known = [entropy for entropy in self.entropies if entropy == entropy]
+        entropies = [entropy for entropy in self.entropies if entropy == entropy]
         line = {
             "log": self.log.number,
             "turn": len(self.turns),
             "original": _digest(self.turn),
             "ids": self.ids,
             "text": text or NO_ANSWER,
-            "entropy": float(np.mean(known)) if known else None,
+            "entropy": float(np.mean(entropies)) if entropies else None,
         }
         self._finish(text or NO_ANSWER)
         return line
@@ -253,7 +253,7 @@ class _Draft:
 
 def _batches(drafts: Sequence[_Draft]) -> Iterator[list[_Draft]]:
     """Yield drafts whose next parts have similar lengths, since a finished row waits for its batch."""
-    sizes = {id(draft): draft.row().most for draft in drafts}
+    sizes = {id(draft): draft.row().max_tokens for draft in drafts}
     batch = list[_Draft]()
     for draft in sorted(drafts, key=lambda draft: sizes[id(draft)]):
         if batch and sizes[id(draft)] > max(32, 1.4 * sizes[id(batch[0])]):

@@ -73,11 +73,11 @@ def run(
     options: Options,
     *,
     marks: Sequence[str] = tuple(MARKS),
-    whole: bool = True,
+    complete: bool = True,
     overwrite: bool = False,
 ) -> None:
     """Measure restoration, and write `out / "restore"`; rewritten logs lie in `out / "logs"`."""
-    everything, drawn = read(data, options, whole)
+    everything, drawn = read(data, options, complete)
     configuration = {
         "experiment": "restore",
         **made_by(loaded, drawn),
@@ -96,7 +96,7 @@ def run(
             for cell, figures in _cells(logs, loaded.reader, registry, names):
                 cells.append([subset, MARKS[mark], *cell, *_intervals(figures, options.seed)])
                 columns = dict(zip(_SHOWN, (subset, mark, *cell), strict=False))
-                rows += [{**columns, **one} for one in figures]
+                rows += [{**columns, **figures_of_log} for figures_of_log in figures]
     recording.write_table(
         out / "restore",
         _SHOWN,
@@ -118,9 +118,9 @@ Logs = dict[str, list[Trajectory]]
 """Subset -> its logs."""
 
 
-def read(data: pathlib.Path, options: Options, whole: bool) -> tuple[Logs, Logs]:
+def read(data: pathlib.Path, options: Options, complete: bool) -> tuple[Logs, Logs]:
     """Return all logs of a folder, and those that are measured."""
-    everything = {subset: load(data, subset, whole=whole) for subset in options.subsets}
+    everything = {subset: load(data, subset, complete=complete) for subset in options.subsets}
     return everything, {s: chosen(logs, options.logs, options.seed) for s, logs in everything.items()}
 
 
@@ -185,10 +185,10 @@ def _cells(
 
 def _not_restored(log: Trajectory, corruption: Corruption, tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the figures of the corrupted log, with the names that it still has."""
-    corrupted, known = corruption.corrupt(log), set(log.agents)
+    corrupted, agents = corruption.corrupt(log), set(log.agents)
     spans = cut_spans(corrupted) if corruption is CORRUPTIONS["boundaries"] else corrupted.spans
     attributed = [
-        (*span, agent_of(turn.name) if agent_of(turn.name) in known else "")
+        (*span, agent_of(turn.name) if agent_of(turn.name) in agents else "")
         for turn, span in zip(corrupted.turns, spans, strict=True)
     ]
     return _figures(log, tokenizer, Restored(corrupted, spans), attributed, attributed)

@@ -96,7 +96,7 @@ def run(
     options: Options,
     judge: Judge,
     *,
-    whole: bool = True,
+    complete: bool = True,
     overwrite: bool = False,
 ) -> None:
     """Ask a judge about all logs, and write `out / "table2"`.
@@ -105,7 +105,7 @@ def run(
     """
     first = options.restoring.seed
     seeds = range(first, first + (1 if options.sampling.temperature == 0 else options.seeds))
-    everything, drawn = restore.read(data, options.restoring, whole)
+    everything, drawn = restore.read(data, options.restoring, complete)
     configuration = {
         "experiment": "table2",
         **restore.made_by(loaded, drawn),
@@ -126,7 +126,7 @@ def run(
         )
     ]
     answered = judging.judge_logs(
-        [seen.shown for condition in conditions for seen in condition.seen],
+        [seen.presented for condition in conditions for seen in condition.seen],
         judge,
         cache=out / "judge.jsonl",
         protocols=options.protocols,
@@ -171,8 +171,8 @@ def not_restored(log: Trajectory, corruption: str) -> Seen:
     """Return a log as it is shown after a corruption."""
     if corruption == CLEAN:
         return Seen(log, log)
-    shown = CORRUPTIONS[corruption].corrupt(log)
-    return Seen(log, shown, cut_spans(shown) if corruption == "boundaries" else None)
+    presented = CORRUPTIONS[corruption].corrupt(log)
+    return Seen(log, presented, cut_spans(presented) if corruption == "boundaries" else None)
 
 
 def _restored(log: Trajectory, corruption: str, registry: Registry) -> Seen:
@@ -186,7 +186,11 @@ def _restored(log: Trajectory, corruption: str, registry: Registry) -> Seen:
 def figures(seen: Sequence[Seen], outcomes: Sequence[Sequence[Outcome]]) -> dict[str, Table]:
     """Return `SCORES` of every seed on every log, 1 if right: float64 [S, N] each."""
     scored = [
-        [score(outcome.prediction, one) for outcome, one in zip(some, seen, strict=True)] for some in outcomes
+        [
+            score(outcome.prediction, seen_log)
+            for outcome, seen_log in zip(outcomes_of_seed, seen, strict=True)
+        ]
+        for outcomes_of_seed in outcomes
     ]
     table = np.array(scored, np.float64)
     return {name: table[..., i] for i, name in enumerate(SCORES)}
@@ -202,9 +206,11 @@ def _write(
     outcomes: Mapping[tuple[str, int], Sequence[Sequence[Outcome]]],
 ) -> None:
     seed = options.restoring.seed
-    levels = [_mean(chance(one) for one in condition.seen) for condition in conditions]
-    ideals = [_mean(_ideal(one) for one in condition.seen) for condition in conditions]
-    tables = {key: figures(conditions[key[1]].seen, some) for key, some in outcomes.items()}
+    levels = [_mean(chance(seen_log) for seen_log in condition.seen) for condition in conditions]
+    ideals = [_mean(_ideal(seen_log) for seen_log in condition.seen) for condition in conditions]
+    tables = {
+        key: figures(conditions[key[1]].seen, outcomes_of_seed) for key, outcomes_of_seed in outcomes.items()
+    }
     corruptions = list(TITLES)
     order = sorted(
         outcomes,
@@ -222,8 +228,8 @@ def _write(
         table = tables[protocol, number]
         every = list(itertools.chain.from_iterable(outcomes[protocol, number]))
         predicted, cut = (
-            float(np.mean(some))
-            for some in ([o.prediction is not None for o in every], [o.cut > 0 for o in every])
+            float(np.mean(flags))
+            for flags in ([o.prediction is not None for o in every], [o.cut > 0 for o in every])
         )
         printed: tuple[recording.Cell, ...] = ("", "")
         if condition.side and condition.subset == SUBSETS[0]:
@@ -276,12 +282,12 @@ def _write(
 
 
 def _mean(figures_of_logs: Iterator[dict[str, float]]) -> dict[str, float]:
-    some = list(figures_of_logs)
-    return {name: float(np.mean([one[name] for one in some])) for name in some[0]}
+    rows = list(figures_of_logs)
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
 def _ideal(seen: Seen) -> dict[str, float]:
-    restored = Restored(seen.shown, seen.spans or seen.original.spans)
+    restored = Restored(seen.presented, seen.spans or seen.original.spans)
     return {
         "agent": float(ideal_judge(seen.original, restored)),
         "step": float(ideal_step(seen.original, restored)),
@@ -290,14 +296,14 @@ def _ideal(seen: Seen) -> dict[str, float]:
 
 def _compared(
     conditions: Sequence[Condition],
-    asked: Sequence[str],
+    protocols: Sequence[str],
     tables: Mapping[tuple[str, int], Mapping[str, Table]],
     seed: int,
 ) -> list[list[recording.Cell]]:
     """Return ours less the baseline, and less the same log before it was restored."""
     rows: list[list[recording.Cell]] = []
     for protocol, (a, ours), (b, theirs) in itertools.product(
-        asked, enumerate(conditions), enumerate(conditions)
+        protocols, enumerate(conditions), enumerate(conditions)
     ):
         comparable = (ours.subset, ours.corruption) == (theirs.subset, theirs.corruption)
         unrestored = not theirs.restored and theirs.mark in (None, ours.mark)

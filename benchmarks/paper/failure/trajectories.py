@@ -97,20 +97,22 @@ def by_agent(turn: Turn) -> bool:
     return not turn.human and turn.name not in TOOLS
 
 
-def load(data: pathlib.Path, subset: str = "Algorithm-Generated", *, whole: bool = False) -> list[Trajectory]:
+def load(
+    data: pathlib.Path, subset: str = "Algorithm-Generated", *, complete: bool = False
+) -> list[Trajectory]:
     """Return the logs of a subset, by number.
 
     Args:
         data: folder that holds `who_and_when/`, or the folders of the subsets.
-        whole: refuse an extract of the data.
+        complete: refuse an extract of the data.
     """
     if subset not in SUBSETS:
         raise InputError(f"subset: got {subset!r}, expected one of {list(SUBSETS)}")
     folder = next((p for p in (data / "who_and_when" / subset, data / subset) if p.is_dir()), None)
     paths = sorted(folder.glob("*.json"), key=lambda path: int(path.stem)) if folder else []
-    if not paths or (whole and len(paths) != FILES[subset]):
+    if not paths or (complete and len(paths) != FILES[subset]):
         raise InputError(
-            f"{data}: {len(paths)} logs of {subset!r}, expected {FILES[subset] if whole else 'some'}"
+            f"{data}: {len(paths)} logs of {subset!r}, expected {FILES[subset] if complete else 'some'}"
         )
     return [_trajectory(path, subset) for path in paths]
 

@@ -99,15 +99,15 @@ class Speaker:
         seed = self.options.seed + number + CONDITIONS[condition][1]
         texts: list[str] = []
         for start in range(0, len(calls), self.options.batch):
-            some = calls[start : start + self.options.batch]
-            rows = [row(call, seed, setting) for call in some]
-            names = [marks.agent_name(call.problem.number, call.agent) for call in some]
+            batch = calls[start : start + self.options.batch]
+            rows = [row(call, seed, setting) for call in batch]
+            names = [marks.agent_name(call.problem.number, call.agent) for call in batch]
             key = canonical_digest(
                 {"setting": setting.digest, "rows": [dataclasses.asdict(row) for row in rows], "names": names}
             )
             if not self._answers.of(key):
                 written = author.generate(rows, names)
-                self._answers.add(key, self.loaded.name, json.dumps([one.text for one in written]))
+                self._answers.add(key, self.loaded.name, json.dumps([text.text for text in written]))
             texts += json.loads(self._answers.of(key)[0])
         return texts
 
@@ -140,15 +140,20 @@ def solve(
         for number in range(seeds):
             ask = functools.partial(speaker.say, condition=condition, number=number)
             texts = ask(strategies.first_calls(problems, first))
-            said = [texts[i : i + AGENTS] for i in range(0, len(texts), AGENTS)]
-            alone = [[[some[agent]] for some in said] for agent in range(AGENTS)]
+            by_problem = [texts[i : i + AGENTS] for i in range(0, len(texts), AGENTS)]
+            by_agent = [
+                [[answers_of_agent[agent]] for answers_of_agent in by_problem] for agent in range(AGENTS)
+            ]
             for strategy in names:
                 answers = [
-                    STRATEGIES[strategy](problems, some, ask)
-                    for some in (alone if strategy == "Single" else [said])
+                    STRATEGIES[strategy](problems, answers_of_agent, ask)
+                    for answers_of_agent in (by_agent if strategy == "Single" else [by_problem])
                 ]
-                correct = [[a == p.answer for a, p in zip(some, problems, strict=True)] for some in answers]
-                none = [[answer is None for answer in some] for some in answers]
+                correct = [
+                    [a == p.answer for a, p in zip(answers_of_agent, problems, strict=True)]
+                    for answers_of_agent in answers
+                ]
+                none = [[answer is None for answer in answers_of_agent] for answers_of_agent in answers]
                 right.setdefault((condition, strategy), []).append(np.mean(correct, axis=0).tolist())
                 missing.setdefault((condition, strategy), []).append(np.mean(none, axis=0).tolist())
     return right, missing
@@ -201,8 +206,8 @@ def run(
         strategies_of = tuple(STRATEGIES)
         solved = solve(Speaker(instructed, options, answers), problems, strategies_of, options.model_seeds)
         parts.append((instructed.name, problems, strategies_of, solved))
-    for title, asked, names, (right, missing) in parts:
-        task = asked[0].task
+    for title, problems_asked, names, (right, missing) in parts:
+        task = problems_asked[0].task
         series = panels.setdefault(f"{task}\n{title}", {})
         for strategy, condition in ((strategy, condition) for strategy in names for condition in CONDITIONS):
             correct, none, clean = (
@@ -216,7 +221,7 @@ def run(
             cell = (task, title, strategy, condition)
             accuracy = statistics.interval(correct, options.seed)
             cells.append([*cell, accuracy, difference, float(np.mean(none))])
-            for problem, r, n in zip(asked, correct, none, strict=True):
+            for problem, r, n in zip(problems_asked, correct, none, strict=True):
                 rows.append(
                     {
                         **dict(zip(header, cell, strict=False)),

@@ -59,8 +59,8 @@ def _prompt(
     problem: Problem, agent: int, parts: Sequence[tuple[str, str]], request: str, opening: str
 ) -> Prompt:
     role = _ROLE.format(agent=agent)
-    known = tuple(Part(*part) for part in [("Problem:", problem.text), *parts])
-    return Prompt(role, known, f"{request} {_END}", opening)
+    problem_parts = tuple(Part(*part) for part in [("Problem:", problem.text), *parts])
+    return Prompt(role, problem_parts, f"{request} {_END}", opening)
 
 
 def first_calls(problems: Sequence[Problem], prompt: First = first_prompt) -> list[Call]:
@@ -68,30 +68,38 @@ def first_calls(problems: Sequence[Problem], prompt: First = first_prompt) -> li
     return [Call(p, agent, 0, prompt(p, agent)) for p in problems for agent in range(AGENTS)]
 
 
-def single(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask) -> list[Fraction | None]:
-    return [answer_of(texts[0]) for texts in said]
+def single(
+    problems: Sequence[Problem], first_answers: Sequence[Sequence[str]], ask: Ask
+) -> list[Fraction | None]:
+    return [answer_of(texts[0]) for texts in first_answers]
 
 
-def reflection(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask) -> list[Fraction | None]:
+def reflection(
+    problems: Sequence[Problem], first_answers: Sequence[Sequence[str]], ask: Ask
+) -> list[Fraction | None]:
     request = "Look for mistakes in your answer, correct them, and solve the problem again."
     calls = []
-    for problem, texts in zip(problems, said, strict=True):
+    for problem, texts in zip(problems, first_answers, strict=True):
         prompt = _prompt(problem, 0, [("Your answer so far:", texts[0])], request, "Answer 2:")
         calls.append(Call(problem, 0, 1, prompt, "reflection"))
     return [answer_of(text) for text in ask(calls)]
 
 
-def majority(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask) -> list[Fraction | None]:
-    return [vote([answer_of(text) for text in texts]) for texts in said]
+def majority(
+    problems: Sequence[Problem], first_answers: Sequence[Sequence[str]], ask: Ask
+) -> list[Fraction | None]:
+    return [vote([answer_of(text) for text in texts]) for texts in first_answers]
 
 
-def debate(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask) -> list[Fraction | None]:
-    texts = [list(some) for some in said]
+def debate(
+    problems: Sequence[Problem], first_answers: Sequence[Sequence[str]], ask: Ask
+) -> list[Fraction | None]:
+    texts = [list(answers) for answers in first_answers]
     for number in range(1, ROUNDS):
         calls = [
-            Call(problem, agent, number, _reply(problem, agent, number, some), "debate")
-            for problem, some in zip(problems, texts, strict=True)
-            for agent in range(len(some))
+            Call(problem, agent, number, _reply(problem, agent, number, answers), "debate")
+            for problem, answers in zip(problems, texts, strict=True)
+            for agent in range(len(answers))
         ]
         answers = ask(calls)
         texts = [answers[start : start + AGENTS] for start in range(0, len(answers), AGENTS)]
@@ -99,10 +107,14 @@ def debate(problems: Sequence[Problem], said: Sequence[Sequence[str]], ask: Ask)
 
 
 def _reply(problem: Problem, agent: int, number: int, texts: Sequence[str]) -> Prompt:
-    others = [(f"Agent_{other}'s answer:", text) for other, text in enumerate(texts) if other != agent]
+    other_answers = [
+        (f"Agent_{agent_number}'s answer:", text)
+        for agent_number, text in enumerate(texts)
+        if agent_number != agent
+    ]
     request = "Take the others' answers as advice, check them and your own, and solve the problem again."
-    own = ("Your answer so far:", texts[agent])
-    return _prompt(problem, agent, [own, *others], request, f"Answer {number + 1}:")
+    own_answer = ("Your answer so far:", texts[agent])
+    return _prompt(problem, agent, [own_answer, *other_answers], request, f"Answer {number + 1}:")
 
 
 def vote(answers: Sequence[Fraction | None]) -> Fraction | None:

@@ -35,9 +35,9 @@ def forward(margins: Floats, tau: float, min_points: int) -> Labels:
     points: list[int] = []
     start = 0
     while True:
-        rest = margins[start:]
-        sums = np.abs(np.cumsum(rest - rest.mean())) if len(rest) else rest
-        allowed = sums[min_points - 1 : len(rest) - min_points]
+        remaining = margins[start:]
+        sums = np.abs(np.cumsum(remaining - remaining.mean())) if len(remaining) else remaining
+        allowed = sums[min_points - 1 : len(remaining) - min_points]
         if not len(allowed) or not allowed.max() > tau:
             return np.array(points, np.int64)
         start += min_points - 1 + int(allowed.argmax()) + 1

@@ -85,9 +85,11 @@ def read(
         spans = [(start, end, piece) for piece, (start, end) in enumerate(cuts)]
         labels = named(scores, pairs, token_labels(spans, encoding.char_ends))
         return Reading(labels, _edges(Segmentation(labels.astype(np.int32)), scores))
-    found = decode(scores, decoder, keys.family, pairs=pairs, **more)
+    segmentation = decode(scores, decoder, keys.family, pairs=pairs, **more)
     return Reading(
-        _labels(found.token_agents), _edges(found, scores), _free(scores, pairs, keys.family, decoder, more)
+        _labels(segmentation.token_agents),
+        _edges(segmentation, scores),
+        _free(scores, pairs, keys.family, decoder, more),
     )
 
 
@@ -122,20 +124,20 @@ def _labels(agents: NDArray[Any]) -> Labels:
     return np.asarray(agents, np.int64)
 
 
-def _edges(found: Segmentation, scores: NDArray[np.float32]) -> NDArray[np.float64]:
-    observed = transitions(found.segments, windows(scores))
+def _edges(segmentation: Segmentation, scores: NDArray[np.float32]) -> NDArray[np.float64]:
+    observed = transitions(segmentation.segments, windows(scores))
     return np.asarray(observed.dense(range(scores.shape[1])).confidence, np.float64)
 
 
 def _free(
     scores: NDArray[np.float32], pairs: Labels, family: Family, decoder: str, options: dict[str, Any]
 ) -> Labels:
-    found = decode(scores, decoder, family, pairs=pairs, allow_unattributed=True, **options)
-    labels = _labels(found.token_agents)
-    starts, ends, agents = np.array(found.segments, np.int64).reshape(-1, 3).T
-    mine = np.flatnonzero(agents >= 0)
+    segmentation = decode(scores, decoder, family, pairs=pairs, allow_unattributed=True, **options)
+    labels = _labels(segmentation.token_agents)
+    starts, ends, agents = np.array(segmentation.segments, np.int64).reshape(-1, 3).T
+    attributed = np.flatnonzero(agents >= 0)
     if decoder == "posterior":
-        assert found.posterior is not None
+        assert segmentation.posterior is not None
         fresh = (pairs >= 0) & ~repeats(pairs)
         sums, counts = evidence_blocks(scores, fresh)
         if family is GREEN:  # no table of log Λ: p-values are ranks among random lists
@@ -147,14 +149,18 @@ def _free(
             log_p = activity_log_p(log_activity(sums, counts, family), int(fresh.sum()), family)
         agent_log_p = holm(log_p)
         sure = [
-            found.posterior[start:end, agent].max() >= 1 - LEVEL
-            for start, end, agent in zip(starts[mine], ends[mine], agents[mine], strict=True)
+            segmentation.posterior[start:end, agent].max() >= 1 - LEVEL
+            for start, end, agent in zip(
+                starts[attributed], ends[attributed], agents[attributed], strict=True
+            )
         ]
-        kept = (agent_log_p[agents[mine]] <= math.log(LEVEL)) & np.array(sure, np.bool_)
+        accepted = (agent_log_p[agents[attributed]] <= math.log(LEVEL)) & np.array(sure, np.bool_)
     else:
-        log_p = segment_log_p(scores, pairs, starts[mine], ends[mine], agents[mine], family, scores.shape[1])
-        kept = benjamini_hochberg(log_p, LEVEL)
-    for segment in mine[~kept].tolist():
+        log_p = segment_log_p(
+            scores, pairs, starts[attributed], ends[attributed], agents[attributed], family, scores.shape[1]
+        )
+        accepted = benjamini_hochberg(log_p, LEVEL)
+    for segment in attributed[~accepted].tolist():
         labels[starts[segment] : ends[segment]] = -1
     return labels
 

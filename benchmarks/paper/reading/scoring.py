@@ -40,7 +40,7 @@ def true_edges(source: Log | Altered, agents: int) -> NDArray[np.float64]:
 
 def score(
     truth: npt.ArrayLike,
-    found: npt.ArrayLike,
+    attributed: npt.ArrayLike,
     *,
     agents: int,
     edges: npt.ArrayLike,
@@ -49,11 +49,11 @@ def score(
 ) -> dict[str, float | None]:
     """Return `FIGURES` of one text (definitions: `iet.audit.metrics`).
 
-    `truth` and `found` are labels of the tokens [T], -1 if unattributed; labels of n and above, from spurious
-    keys, are wrong. IoU is the mean over the agents that are in at least one labelling. EdgeSim is None
-    without `found_edges`, and `accuracy_where_attributed` is None if nothing is attributed.
+    `truth` and `attributed` are labels of the tokens [T], -1 if unattributed; labels of n and above, from
+    spurious keys, are wrong. IoU is the mean over the agents that are in at least one labelling. EdgeSim is
+    None without `found_edges`, and `accuracy_where_attributed` is None if nothing is attributed.
     """
-    g, estimate = (np.asarray(labels) for labels in (truth, found))
+    g, estimate = (np.asarray(labels) for labels in (truth, attributed))
     right = token_accuracy(g, estimate)
     if g.size and g.max() >= agents:
         raise InputError(f"truth: got {g.max()}, expected below {agents} agents")
@@ -74,8 +74,8 @@ def _changes(labels: Labels) -> Labels:
     return np.asarray(np.flatnonzero(np.diff(labels)) + 1, dtype=np.int64)
 
 
-def _edge_similarity(edges: npt.ArrayLike, found: npt.ArrayLike, agents: int) -> float:
-    truth, estimate = np.asarray(edges, np.float64), np.asarray(found, np.float64)
+def _edge_similarity(edges: npt.ArrayLike, attributed: npt.ArrayLike, agents: int) -> float:
+    truth, estimate = np.asarray(edges, np.float64), np.asarray(attributed, np.float64)
     if truth.shape != (agents, agents):
         raise ShapeError("edges", got=list(truth.shape), expected=[agents, agents])
     if estimate.ndim == 2 and len(estimate) > agents:  # spurious keys have no edges

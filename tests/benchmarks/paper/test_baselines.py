@@ -33,8 +33,10 @@ SEGMENTERS = {
 
 def disjoint(rng, turns, joiner="\n\n", sentences=12, agents=3):
     """A log of equally long turns without common words."""
-    said = [(i % agents, prose(rng, words(rng, 12, chr(97 + i) + "o"), sentences)) for i in range(turns)]
-    return log_of(said, agents, joiner=joiner)
+    turn_texts = [
+        (i % agents, prose(rng, words(rng, 12, chr(97 + i) + "o"), sentences)) for i in range(turns)
+    ]
+    return log_of(turn_texts, agents, joiner=joiner)
 
 
 # Tokens and units
@@ -127,10 +129,10 @@ def test_viterbi_goes_on_where_emissions_say_nothing():
     assert set(hmm.viterbi(log_emissions, 0.9).tolist()) == {2}
 
 
-def by_vocabulary(records, agents, rng, own=6, common=0):
+def by_vocabulary(records, agents, rng, own_words=6, common=0):
     """Logs whose agents speak words of their own and `common` shared ones."""
     shared = words(rng, common, "x")
-    vocabularies = [words(rng, own, "eiou"[a] + "k") + shared for a in range(agents)]
+    vocabularies = [words(rng, own_words, "eiou"[a] + "k") + shared for a in range(agents)]
     order = [*range(agents), *reversed(range(agents))]
     return [
         log_of([(a, prose(rng, vocabularies[a], 8)) for a in order], agents, record=record)
@@ -140,21 +142,21 @@ def by_vocabulary(records, agents, rng, own=6, common=0):
 
 def test_agents_with_words_of_their_own_are_named(tokenizer):
     logs = by_vocabulary(3, 4, np.random.default_rng(4))
-    for log, found in zip(logs, hmm.read(logs, tokenizer), strict=True):
+    for log, attribution in zip(logs, hmm.read(logs, tokenizer), strict=True):
         # A unit may hold nothing but the end of a word: it goes with its neighbour before or after.
-        assert token_accuracy(read_tokens(log, tokenizer).agents, found.labels) > 0.99
-        assert edge_similarity(log.edges, found.edges) == pytest.approx(1)
-        assert not found.matched
+        assert token_accuracy(read_tokens(log, tokenizer).agents, attribution.labels) > 0.99
+        assert edge_similarity(log.edges, attribution.edges) == pytest.approx(1)
+        assert not attribution.matched
 
 
 def test_a_record_never_describes_its_own_agents(tokenizer):
     """In one record agents 0 and 1 have changed their words: so they are taken for each other there."""
     logs = by_vocabulary(8, 2, np.random.default_rng(5))
     swapped = log_of([(1 - turn.agent, turn.text) for turn in logs[0].turns], 2, record=9)
-    again = log_of([(1 - turn.agent, turn.text) for turn in logs[1].turns], 2, record=9)
-    found = hmm.read([*logs, swapped, again], tokenizer)
-    for log, one in zip([swapped, again], found[8:], strict=True):
-        assert token_accuracy(read_tokens(log, tokenizer).agents, one.labels) < 0.02
+    swapped_twin = log_of([(1 - turn.agent, turn.text) for turn in logs[1].turns], 2, record=9)
+    attribution = hmm.read([*logs, swapped, swapped_twin], tokenizer)
+    for log, attribution_of_log in zip([swapped, swapped_twin], attribution[8:], strict=True):
+        assert token_accuracy(read_tokens(log, tokenizer).agents, attribution_of_log.labels) < 0.02
 
 
 # Segmenters
@@ -183,16 +185,16 @@ def test_any_text_gets_at_most_the_segments_asked_for(name, text):
 @pytest.mark.parametrize("name", SEGMENTERS)
 def test_turns_without_a_word_in_common_are_told_apart(name, tokenizer):
     log = disjoint(np.random.default_rng(8), 6)
-    (found,) = BASELINES[name].read([log], tokenizer, 123)
-    assert token_accuracy(read_tokens(log, tokenizer).agents, found.labels) == 1
-    assert found.matched
-    assert found.edges is None
+    (attribution,) = BASELINES[name].read([log], tokenizer, 123)
+    assert token_accuracy(read_tokens(log, tokenizer).agents, attribution.labels) == 1
+    assert attribution.matched
+    assert attribution.edges is None
 
 
 def test_semantic_bow_needs_no_joiner(tokenizer):
     log = disjoint(np.random.default_rng(9), 6, joiner=" ")
-    (found,) = BASELINES["semantic-bow"].read([log], tokenizer, 123)
-    assert token_accuracy(read_tokens(log, tokenizer).agents, found.labels) == 1
+    (attribution,) = BASELINES["semantic-bow"].read([log], tokenizer, 123)
+    assert token_accuracy(read_tokens(log, tokenizer).agents, attribution.labels) == 1
 
 
 def test_text_tiling_is_near_without_a_joiner(tokenizer):

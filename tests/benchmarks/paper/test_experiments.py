@@ -131,21 +131,21 @@ def test_table1_has_every_method_beside_the_papers_figures(study, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", "any word")
         endpoint = OpenAIEndpoint("gpt-5-mini", f"{server.url}/v1")
         tasks = {record.index: record.task for record in study.records}
-        asked = {"endpoint": endpoint, "sampling": Sampling(), "cache": None, "tasks": tasks}
+        endpoints = {"endpoint": endpoint, "sampling": Sampling(), "cache": None, "tasks": tasks}
         marks = ["gumbel", "kgw", "kgw_published"]
-        table1.run(study, settings=CHAIN, marks=marks, asked={"chatgpt": asked})
+        table1.run(study, settings=CHAIN, marks=marks, endpoints={"chatgpt": endpoints})
     content = result(study, "table1")
     methods = {m.name for m in table1.METHODS if m.mark in ("fourier", *marks) and m.baseline != "deepseek"}
     assert set(by_cell(content["rows"], "setting", "method")) == {("chain 4", name) for name in methods}
-    shown = (study.out / "table1.md").read_text(encoding="utf-8")
-    assert "Left out, because no endpoint was given: DeepSeek." in shown
-    assert f"ChatGPT (gpt-5-mini): asked at {server.url}/v1, temperature 0." in shown
+    markdown = (study.out / "table1.md").read_text(encoding="utf-8")
+    assert "Left out, because no endpoint was given: DeepSeek." in markdown
+    assert f"ChatGPT (gpt-5-mini): asked at {server.url}/v1, temperature 0." in markdown
     assert content["failures"] == {"ChatGPT (gpt-5-mini), chain, 4": 3}
     column = quoted.SETTINGS.index(("chain", 4))
     for name, row in (("KGW, cusum", "KGW"), ("ChatGPT (gpt-5-mini)", "ChatGPT")):
-        line = next(x for x in shown.splitlines() if x.startswith(f"| {name} | TokenAcc |"))
+        line = next(x for x in markdown.splitlines() if x.startswith(f"| {name} | TokenAcc |"))
         assert line.endswith(f"| {quoted.TABLE1[row]['token_accuracy'][column]:.3f} |")
-    assert "| Recursive | EdgeSim | N/A |  |" in shown
+    assert "| Recursive | EdgeSim | N/A |  |" in markdown
     compared = content["against"]["IET fourier, posterior"]
     assert {"HMM / Viterbi", "KGW, posterior", "IET fourier, cusum"} <= set(compared)
     assert content["strength"]["kgw"] > 0
@@ -201,8 +201,8 @@ def test_every_transformation_is_measured_or_names_what_it_lacks(study: Study) -
     )
     cells = by_cell(result(study, "transforms")["rows"], "transformation", "reader")
     assert set(TRANSFORMS) - {name for name, _ in cells} == {"backtranslation-zh"}
-    shown = (study.out / "transforms.md").read_text(encoding="utf-8")
-    assert "left out: needs a model for en_zh, zh_en" in shown
+    markdown = (study.out / "transforms.md").read_text(encoding="utf-8")
+    assert "left out: needs a model for en_zh, zh_en" in markdown
     clean, turned = (mean_accuracy(cells[name, "oracle"]) for name in ("none", "backtranslation-fr"))
     assert clean > turned  # other contexts carry no mark
 
@@ -222,14 +222,14 @@ def run(extract: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.Monke
 def test_a_result_states_its_configuration_and_is_not_overwritten_by_another(run, tmp_path, capsys):
     assert run("oracle", "--settings", "tree_5", "--marks", "gumbel") == 0
     path = tmp_path / "out" / "oracle.json"
-    before = path.read_bytes()
+    content_before = path.read_bytes()
     expected = {"turn_tokens": [24, 24], "quick": True, "settings": [["tree", 5]], "marks": ["gumbel"]}
-    assert expected.items() <= json.loads(before)["configuration"].items()
+    assert expected.items() <= json.loads(content_before)["configuration"].items()
     assert "Model iet:demo (no chat template" in (tmp_path / "out" / "oracle.md").read_text()
     capsys.readouterr()
     assert run("oracle", "--settings", "tree_5", "--marks", "gumbel", "--rounds", "1") == 1
     assert "differs in rounds; choose another --out, or --overwrite" in capsys.readouterr().err
-    assert path.read_bytes() == before
+    assert path.read_bytes() == content_before
     assert run("oracle", "--settings", "chain_4", "--marks", "gumbel", "--overwrite") == 0
 
 

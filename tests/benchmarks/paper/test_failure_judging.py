@@ -45,13 +45,15 @@ def ask(server, logs=LOGS, room=None, **options):
 def test_a_judge_who_knows_is_right_in_every_protocol_with_the_protocols_number_of_questions():
     with serving(lambda body, _: knows(body)) as server:
         outcomes = ask(server)
-    for (protocol, _), some in outcomes.items():
-        for log, outcome in zip(LOGS, some, strict=True):
+    for (protocol, _), outcomes_of_protocol in outcomes.items():
+        for log, outcome in zip(LOGS, outcomes_of_protocol, strict=True):
             assert outcome.prediction == Prediction(log.mistake_agent, log.mistake_step)
             calls = {"all_at_once": [1], "step_by_step": [log.mistake_step + 1], "binary_search": [2, 3]}
             assert outcome.calls in calls[protocol]
             assert (outcome.cut, outcome.unanswered) == (0, False)
-    assert len(server.requests) == sum(outcome.calls for some in outcomes.values() for outcome in some)
+    assert len(server.requests) == sum(
+        outcome.calls for outcomes_of_protocol in outcomes.values() for outcome in outcomes_of_protocol
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,12 +79,12 @@ def test_an_answer_is_asked_for_once_for_each_seed_and_kept(tmp_path):
     cache = tmp_path / "answers.jsonl"
     with serving(lambda body, _: knows(body)) as server:
         first = ask(server, LOGS[:2], cache=cache, seeds=[0, 1])
-        asked = len(server.requests)
+        num_requests = len(server.requests)
         assert set(server.asked.values()) == {1}
         assert {request["body"]["seed"] for request in server.requests} == {0, 1}
         assert ask(server, LOGS[:2], cache=cache, seeds=[0, 1]) == first
         ask(server, [LOGS[0]] * 3, cache=cache)  # equal logs are one question
-        assert len(server.requests) == asked
+        assert len(server.requests) == num_requests
 
 
 def test_a_refused_question_leaves_its_log_without_a_prediction():
@@ -104,7 +106,11 @@ def test_a_log_that_is_too_long_loses_the_middle_of_its_longest_contents():
             assert sum(len(message["content"]) for message in request["body"]["messages"]) <= 4000
         assert outcomes["all_at_once", 0][0].cut == 1
         assert outcomes["step_by_step", 0][0].cut == 0  # three turns fit
-        assert [some[0].prediction.step for some in outcomes.values()] == [2, 2, 2]
+        assert [outcomes_of_protocol[0].prediction.step for outcomes_of_protocol in outcomes.values()] == [
+            2,
+            2,
+            2,
+        ]
         (outcome,) = ask(server, [log], room=500, protocols=["all_at_once"])["all_at_once", 0]
         assert (outcome.prediction, outcome.unanswered, outcome.calls) == (None, True, 0)
 
@@ -124,13 +130,13 @@ def test_a_local_judge_cuts_questions_to_its_positions(loaded):
 
 def test_steps_of_a_cut_log_stand_for_the_original_turns_that_they_share_most_with():
     log = trajectory([("A", "a" * 10), ("B", "b" * 10), ("A", "c" * 10)], mistake=("B", 1))
-    shown = trajectory([("A", log.text[:11]), ("B", log.text[11:])], mistake=("B", 1))
-    seen = Seen(log, shown, ((0, 11), (11, 34)))
+    presented = trajectory([("A", log.text[:11]), ("B", log.text[11:])], mistake=("B", 1))
+    seen = Seen(log, presented, ((0, 11), (11, 34)))
     assert seen.steps == (0, 1)
     assert score(Prediction("B (thought)", 1), seen) == (True, True, True)
     assert score(Prediction("A", 0), seen) == (False, False, False)
     assert score(None, seen) == (False, False, False)
-    moved = Seen(log, shown, ((12, 20), (0, 8)))
+    moved = Seen(log, presented, ((12, 20), (0, 8)))
     assert score(Prediction("A", 0), moved) == (False, True, False)
     assert score(Prediction("B", 1), moved) == (True, False, True)
 

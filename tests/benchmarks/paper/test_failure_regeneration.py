@@ -56,7 +56,7 @@ class Scribe:
 
     def generate(self, rows: Sequence[Row], agents: Sequence[str | None]) -> list[Generated]:
         self.asked.append(list(zip(rows, agents, strict=True)))
-        return [Generated((self.id,) * row.most, "", 2.0) for row in rows]
+        return [Generated((self.id,) * row.max_tokens, "", 2.0) for row in rows]
 
 
 def rewritten(
@@ -72,27 +72,27 @@ def tokens(loaded: Loaded, text: str) -> int:
 
 
 def test_only_agents_turns_are_rewritten_under_their_keys(loaded: Loaded, tmp_path: pathlib.Path) -> None:
-    (found,), scribe = rewritten(loaded, tmp_path, [trajectory(TURNS)])
-    assert [turn.name for turn in found.turns] == [name for name, _ in TURNS]
-    assert [turn.content for turn in found.turns][1::2] == ["exitcode: 0\n", ""]
+    (rewritten_log,), scribe = rewritten(loaded, tmp_path, [trajectory(TURNS)])
+    assert [turn.name for turn in rewritten_log.turns] == [name for name, _ in TURNS]
+    assert [turn.content for turn in rewritten_log.turns][1::2] == ["exitcode: 0\n", ""]
     for i in (0, 2, 4):
-        words = found.turns[i].content.split()
+        words = rewritten_log.turns[i].content.split()
         assert words == ["the"] * tokens(loaded, TURNS[i][1])  # the shipped model writes just as many
-    asked = [(row, agent) for batch in scribe.asked for row, agent in batch]
-    assert [agent for _, agent in asked] == ["A", *"B" * (len(asked) - 2), "A"]
-    assert len({row.seed for row, _ in asked}) == len(asked)
+    rows_asked = [(row, agent) for batch in scribe.asked for row, agent in batch]
+    assert [agent for _, agent in rows_asked] == ["A", *"B" * (len(rows_asked) - 2), "A"]
+    assert len({row.seed for row, _ in rows_asked}) == len(rows_asked)
 
 
 def test_a_turn_is_written_from_the_conversation_and_from_itself(loaded, tmp_path):
     _, scribe = rewritten(loaded, tmp_path, [trajectory(TURNS)])
-    asked = [row.prompt for batch in scribe.asked for row, _ in batch]
-    assert TURNS[0][1] in asked[0].plain
-    assert "You are A" in asked[0].plain
-    assert "A: the the" in asked[1].plain  # as it was rewritten, not as it was
-    assert TURNS[0][1] not in asked[1].plain
-    assert "Computer_terminal: exitcode: 0" in asked[1].plain
+    rows_asked = [row.prompt for batch in scribe.asked for row, _ in batch]
+    assert TURNS[0][1] in rows_asked[0].plain
+    assert "You are A" in rows_asked[0].plain
+    assert "A: the the" in rows_asked[1].plain  # as it was rewritten, not as it was
+    assert TURNS[0][1] not in rows_asked[1].plain
+    assert "Computer_terminal: exitcode: 0" in rows_asked[1].plain
     # The parts of a long original are together the original; each part continues the previous one.
-    parts = asked[1:-1]
+    parts = rows_asked[1:-1]
     assert len(parts) == math.ceil(tokens(loaded, LONG) / 256)
     assert len(parts) > 1
     assert "".join(part.parts[1].text for part in parts) == LONG
@@ -106,23 +106,29 @@ def test_a_turn_is_written_from_the_conversation_and_from_itself(loaded, tmp_pat
 def test_lengths_stay_within_a_tenth(loaded: Loaded, tmp_path: pathlib.Path, exact: bool) -> None:
     rewriting = Rewriting("Algorithm-Generated", "gumbel", "", part_tokens=40, prompt_tokens=128, exact=exact)
     for number in range(1, 2000):
-        fewest, most = rewriting.lengths(number)
-        assert 0.9 * number <= fewest <= number <= most <= 1.1 * number
+        min_tokens, max_tokens = rewriting.lengths(number)
+        assert 0.9 * number <= min_tokens <= number <= max_tokens <= 1.1 * number
     _, scribe = rewritten(loaded, tmp_path, [trajectory(TURNS)], rewriting)
     rows = [row for batch in scribe.asked for row, agent in batch if agent == "B"]
-    assert all(1 <= row.fewest <= row.most <= 40 for row in rows)
-    assert [row.fewest == row.most for row in rows[:-1]] == [True] * (len(rows) - 1)
+    assert all(1 <= row.min_tokens <= row.max_tokens <= 40 for row in rows)
+    assert [row.min_tokens == row.max_tokens for row in rows[:-1]] == [True] * (len(rows) - 1)
     total = tokens(loaded, LONG)
-    assert sum(row.fewest for row in rows[:-1]) == total * (len(rows) - 1) // len(rows)
-    fewest, most = rewriting.lengths(total)
-    assert fewest <= sum(row.fewest for row in rows) <= total <= sum(row.most for row in rows) <= most
+    assert sum(row.min_tokens for row in rows[:-1]) == total * (len(rows) - 1) // len(rows)
+    min_tokens, max_tokens = rewriting.lengths(total)
+    assert (
+        min_tokens
+        <= sum(row.min_tokens for row in rows)
+        <= total
+        <= sum(row.max_tokens for row in rows)
+        <= max_tokens
+    )
 
 
 def test_logs_are_written_together_in_batches_of_like_length(loaded: Loaded, tmp_path: pathlib.Path) -> None:
     logs = [trajectory([("A", LONG), ("B", f"Log {i}.")], number=i) for i in range(1, 5)]
     logs.append(trajectory([("A", "Short.")], number=9))
     _, scribe = rewritten(loaded, tmp_path, logs)
-    sizes = [[row.most for row, _ in batch] for batch in scribe.asked]
+    sizes = [[row.max_tokens for row, _ in batch] for batch in scribe.asked]
     assert [len(batch) for batch in sizes] == [1, 4, *[4] * (len(sizes) - 2)]
     assert all(max(batch) <= max(32, 1.4 * min(batch)) for batch in sizes)
 
@@ -130,27 +136,27 @@ def test_logs_are_written_together_in_batches_of_like_length(loaded: Loaded, tmp
 def test_blank_turns_are_drawn_again_longer_and_then_given_up(loaded: Loaded, tmp_path: pathlib.Path) -> None:
     scribe = Scribe(loaded, "\n")
     rewriting = rewriting_of(loaded, "Algorithm-Generated")
-    (found,) = regenerate([trajectory([("A", "Hi.")])], rewriting, scribe, loaded, tmp_path)
-    assert found.turns[0].content == "..."
-    fewest = [batch[0][0].fewest for batch in scribe.asked]
-    assert fewest == [fewest[0] + i for i in range(4)]
+    (rewritten_log,) = regenerate([trajectory([("A", "Hi.")])], rewriting, scribe, loaded, tmp_path)
+    assert rewritten_log.turns[0].content == "..."
+    min_tokens = [batch[0][0].min_tokens for batch in scribe.asked]
+    assert min_tokens == [min_tokens[0] + i for i in range(4)]
 
 
 def test_a_killed_run_goes_on_with_the_turn_that_was_cut_short(loaded, tmp_path):
     logs = [trajectory(TURNS, number=3)]
     rewriting = rewriting_of(loaded, "Algorithm-Generated")
-    whole, _ = rewritten(loaded, tmp_path / "whole", logs)
+    complete, _ = rewritten(loaded, tmp_path / "whole", logs)
     data = (tmp_path / "whole" / rewriting.name).read_bytes()
     lines = data.splitlines(keepends=True)
     assert len(lines) == 4  # a header and three turns
     (tmp_path / "killed").mkdir()
     (tmp_path / "killed" / rewriting.name).write_bytes(b"".join(lines[:2]) + lines[2][:50])
-    again, scribe = rewritten(loaded, tmp_path / "killed", logs)
-    assert again == whole
+    second_run, scribe = rewritten(loaded, tmp_path / "killed", logs)
+    assert second_run == complete
     assert (tmp_path / "killed" / rewriting.name).read_bytes() == data
     assert {agent for batch in scribe.asked for _, agent in batch[:-1]} <= {"B"}
-    again, scribe = rewritten(loaded, tmp_path / "killed", logs)
-    assert (again, scribe.asked) == (whole, [])
+    second_run, scribe = rewritten(loaded, tmp_path / "killed", logs)
+    assert (second_run, scribe.asked) == (complete, [])
 
 
 def test_a_file_of_another_text_or_setting_is_refused(loaded, tmp_path):
@@ -168,9 +174,9 @@ def test_a_file_of_another_text_or_setting_is_refused(loaded, tmp_path):
 
 def test_human_turns_are_not_read_if_metadata_show_them(loaded: Loaded, tmp_path: pathlib.Path) -> None:
     words = " ".join(f"Row {i} is even." for i in range(12))
-    said = [("human", "Where?"), ("Orchestrator (thought)", words), ("Orchestrator (-> WebSurfer)", words)]
-    said += [("WebSurfer", words), ("ComputerTerminal", "exitcode: 0 (execution succeeded)")]
-    log = trajectory(said, subset="Hand-Crafted")
+    turns = [("human", "Where?"), ("Orchestrator (thought)", words), ("Orchestrator (-> WebSurfer)", words)]
+    turns += [("WebSurfer", words), ("ComputerTerminal", "exitcode: 0 (execution succeeded)")]
+    log = trajectory(turns, subset="Hand-Crafted")
     rewriting = rewriting_of(loaded, "Hand-Crafted")
     author = ModelAuthor(loaded, rewriting.sampling)
     (marked,) = regenerate([log], rewriting, author, loaded, tmp_path)
@@ -199,8 +205,8 @@ def test_the_experiment_restores_what_it_rewrote(loaded, tmp_path, capsys):
     data = write(tmp_path / "data", "Algorithm-Generated", {"1.json": log})
     options = restore.Options(batch=4)
     result = tmp_path / "out" / "restore.json"
-    restore.run(loaded, data, tmp_path / "out", options, whole=False)
-    found, rows = json.loads(result.read_text(encoding="utf-8")), read_rows(result)
+    restore.run(loaded, data, tmp_path / "out", options, complete=False)
+    first, rows = json.loads(result.read_text(encoding="utf-8")), read_rows(result)
     cells = {
         tuple(row[name] for name in ("mark", "corruption", "registry", "hand-overs")): row for row in rows
     }
@@ -212,15 +218,15 @@ def test_the_experiment_restores_what_it_rewrote(loaded, tmp_path, capsys):
         assert (names["right"], names["tools"], names["tools_open"]) == (2, 1, 1)
         assert names["ideal_judge"]
         assert names["token_accuracy"] > 0.9
-    before = {path: path.read_bytes() for path in (tmp_path / "out" / "logs").iterdir()}
-    asked = ["--data", str(data), "--out", str(tmp_path / "out"), "--batch", "4"]
-    assert command.main(["restore", *asked, "--extract"]) == 0
-    again = json.loads(result.read_text(encoding="utf-8"))
-    assert (read_rows(result), again["table"], again["digest"]) == (rows, found["table"], found["digest"])
-    assert before == {path: path.read_bytes() for path in (tmp_path / "out" / "logs").iterdir()}
-    assert command.main(["restore", *asked, "--extract", "--temperature", "0.5"]) == 1
+    logs_before = {path: path.read_bytes() for path in (tmp_path / "out" / "logs").iterdir()}
+    arguments = ["--data", str(data), "--out", str(tmp_path / "out"), "--batch", "4"]
+    assert command.main(["restore", *arguments, "--extract"]) == 0
+    second = json.loads(result.read_text(encoding="utf-8"))
+    assert (read_rows(result), second["table"], second["digest"]) == (rows, first["table"], first["digest"])
+    assert logs_before == {path: path.read_bytes() for path in (tmp_path / "out" / "logs").iterdir()}
+    assert command.main(["restore", *arguments, "--extract", "--temperature", "0.5"]) == 1
     assert "differs in temperature" in capsys.readouterr().err
-    assert command.main(["restore", *asked]) == 1
+    assert command.main(["restore", *arguments]) == 1
     assert "1 logs of 'Algorithm-Generated', expected 126" in capsys.readouterr().err
-    assert command.main(["restore", *asked, "--extract", "--records", "2"]) == 1
+    assert command.main(["restore", *arguments, "--extract", "--records", "2"]) == 1
     assert "records: got 2, expected 1 to 1 logs" in capsys.readouterr().err

@@ -48,7 +48,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
     return trajectory(turns, subset=subset, number=draw(st.integers(1, 126)))
 
 
-def said(log: Trajectory) -> list[tuple[str, str]]:
+def names_and_contents(log: Trajectory) -> list[tuple[str, str]]:
     return [(turn.name, turn.content) for turn in log.turns]
 
 
@@ -132,7 +132,7 @@ def test_cuts_differ_by_seed_and_log_and_are_spread_over_the_text() -> None:
 def test_true_turns_restore_names_and_contents(name: str, log: Trajectory) -> None:
     corruption = CORRUPTIONS[name]
     restored = corruption.restore(corruption.corrupt(log), true_turns(log))
-    assert said(restored.trajectory) == said(log)
+    assert names_and_contents(restored.trajectory) == names_and_contents(log)
     assert restored.spans == log.spans
 
 
@@ -147,36 +147,40 @@ def test_true_agents_restore_all_but_what_separates_turns_of_one_agent(log: Traj
 @given(trajectories())
 def test_true_agents_name_every_turn_that_says_something(log: Trajectory) -> None:
     restored = restore_names(remove_ids(log), true_agents(log)).trajectory
-    for turn, found in zip(log.turns, restored.turns, strict=True):
+    for turn, restored_turn in zip(log.turns, restored.turns, strict=True):
         if turn.content and not turn.human:
-            assert found.name == agent_of(turn.name)
+            assert restored_turn.name == agent_of(turn.name)
 
 
 @pytest.mark.skipif(not (DATA / "who_and_when").is_dir(), reason="the data are not beside the checkout")
 @pytest.mark.parametrize("subset", SUBSETS)
 def test_the_truth_restores_every_log_of_the_data(subset: str) -> None:
-    for log in load(DATA, subset, whole=True):
+    for log in load(DATA, subset, complete=True):
         for corruption in CORRUPTIONS.values():
             restored = corruption.restore(corruption.corrupt(log), true_turns(log))
-            assert said(restored.trajectory) == said(log)
+            assert names_and_contents(restored.trajectory) == names_and_contents(log)
         restored = restore_boundaries(corrupt_boundaries(log), true_agents(log))
         assert merged(restored.trajectory) == merged(log)
 
 
 def test_unattributed_text_stays_unattributed() -> None:
     log = trajectory([("A", "aaaa"), ("B", "bb"), ("C", "cc")])
-    found: list[Named] = [(0, 1, ""), (1, 6, "A"), (6, 12, "")]
-    assert [turn.name for turn in restore_names(remove_ids(log), found).trajectory.turns] == ["A", "", ""]
-    restored = restore_boundaries(corrupt_boundaries(log), found)
-    assert said(restored.trajectory) == [("", "a"), ("A", "aaa\n\n"), ("", "bb\n\ncc")]
+    attributed: list[Named] = [(0, 1, ""), (1, 6, "A"), (6, 12, "")]
+    assert [turn.name for turn in restore_names(remove_ids(log), attributed).trajectory.turns] == [
+        "A",
+        "",
+        "",
+    ]
+    restored = restore_boundaries(corrupt_boundaries(log), attributed)
+    assert names_and_contents(restored.trajectory) == [("", "a"), ("A", "aaa\n\n"), ("", "bb\n\ncc")]
 
 
 # ---------------------------------------------------------------- how good it is
 
 
 def test_most_characters_name_a_span_and_the_first_of_equals() -> None:
-    found: list[Named] = [(0, 2, "A"), (2, 4, "B"), (4, 9, ""), (9, 10, "A")]
-    assert majority(found, [(0, 4), (1, 4), (3, 10), (10, 12)]) == ["A", "B", "", ""]
+    attributed: list[Named] = [(0, 2, "A"), (2, 4, "B"), (4, 9, ""), (9, 10, "A")]
+    assert majority(attributed, [(0, 4), (1, 4), (3, 10), (10, 12)]) == ["A", "B", "", ""]
 
 
 def test_the_nearest_span_shares_most_characters() -> None:
@@ -194,9 +198,9 @@ def test_the_ideal_judge_reads_the_name_where_the_mistake_was_made() -> None:
     right = restore_boundaries(cut, [(0, 12, "A"), (12, 19, "Websurfer"), (19, 31, "A")])
     assert ideal_judge(log, right)
     assert ideal_step(log, right)
-    one = restore_boundaries(cut, [(0, 31, "Websurfer")])
-    assert ideal_judge(log, one)
-    assert not ideal_step(log, one)
+    merged_log = restore_boundaries(cut, [(0, 31, "Websurfer")])
+    assert ideal_judge(log, merged_log)
+    assert not ideal_step(log, merged_log)
     assert not ideal_judge(log, restore_boundaries(cut, [(0, 31, "A")]))
     assert not ideal_judge(log, restore_boundaries(cut, [(0, 31, "")]))
 
@@ -206,9 +210,11 @@ def test_human_turns_are_unattributed(said_by_people: bool) -> None:
     turns = [("human", "Where is it?"), ("WebSurfer", "I look it up."), ("human", ""), ("human", "And now?")]
     log = trajectory([*turns, ("WebSurfer", "It is here, I think.")], subset="Hand-Crafted")
     names = ["" if turn.human else turn.name for turn in log.turns]
-    found = [(*span, name) for span, name in zip(log.spans, names, strict=True) if name or said_by_people]
+    attributed = [
+        (*span, name) for span, name in zip(log.spans, names, strict=True) if name or said_by_people
+    ]
     ends = Tokenizer(MODEL).encode(log.text).char_ends
-    assert set(token_figures(log, found, ends).values()) == {1.0}
+    assert set(token_figures(log, attributed, ends).values()) == {1.0}
 
 
 def test_a_tools_tokens_are_right_if_unattributed() -> None:
@@ -223,11 +229,11 @@ def test_a_tools_tokens_are_right_if_unattributed() -> None:
         "boundary_f1": 1.0,
     }
     all_a: list[Named] = [(0, len(log.text), "A")]
-    found = token_figures(log, all_a, ends)
+    figures = token_figures(log, all_a, ends)
     a_share = float((ends <= log.spans[0][1]).mean())
-    assert found["token_accuracy"] == found["accuracy_where_attributed"] == pytest.approx(a_share)
-    assert found["coverage"] == 1.0
-    assert found["boundary_f1"] == 0.0
+    assert figures["token_accuracy"] == figures["accuracy_where_attributed"] == pytest.approx(a_share)
+    assert figures["coverage"] == 1.0
+    assert figures["boundary_f1"] == 0.0
     nothing = token_figures(log, [(0, len(log.text), "")], ends)
     assert (nothing["coverage"], nothing["accuracy_where_attributed"]) == (0.0, None)
     turns = identities(log, all_a, perfect)

@@ -30,8 +30,13 @@ STEPS = (1, 3)
 @pytest.fixture
 def data(tmp_path):
     """Two logs with the schema of the data."""
-    said = ("We add.", "print(3 + 4) and then we look what it says", "7", "It says seven, so it is seven.")
-    history = [{"content": c, "role": "user", "name": name} for name, c in zip(NAMES, said, strict=True)]
+    contents = (
+        "We add.",
+        "print(3 + 4) and then we look what it says",
+        "7",
+        "It says seven, so it is seven.",
+    )
+    history = [{"content": c, "role": "user", "name": name} for name, c in zip(NAMES, contents, strict=True)]
     logs = {
         f"{number}.json": algorithm_generated(
             question=f"What is problem {number}?",
@@ -56,17 +61,17 @@ def test_the_experiment_writes_every_cell_and_continues_where_it_was(data, tmp_p
     command += ["--judge-model", "tiny", "--seeds", "2", "--judge-tokens", "64"]
     with serving(lambda body, _: knows(body)) as server:
         assert main([*command, "--judge-url", server.url]) == 0
-        asked = len(server.requests)
+        num_requests = len(server.requests)
         assert set(server.asked.values()) == {1}
         first = json.loads((out / "table2.json").read_text())
         assert main([*command, "--judge-url", server.url]) == 0
-        assert len(server.requests) == asked
+        assert len(server.requests) == num_requests
         assert main([*command, "--judge-url", server.url, "--judge-model", "other"]) == 1
         assert "differs in judge; choose another --out" in capsys.readouterr().err
     content = json.loads((out / "table2.json").read_text())
     assert content["cells"] == first["cells"]
     cells = {(cell["protocol"], cell["corruption"], cell["log"]): cell for cell in content["cells"]}
-    shown = [
+    presented = [
         ("clean", "original"),
         ("clean", "rewritten, gumbel"),
         ("ids", "original"),
@@ -76,7 +81,7 @@ def test_the_experiment_writes_every_cell_and_continues_where_it_was(data, tmp_p
         ("boundaries", "rewritten, gumbel"),
         ("boundaries", "restored, gumbel"),
     ]
-    assert list(cells) == [(protocol, *some) for protocol in TABLE2 for some in shown]
+    assert list(cells) == [(protocol, *cell) for protocol in TABLE2 for cell in presented]
     for protocol in TABLE2:
         for log in ("original", "rewritten, gumbel"):
             assert set(cells[protocol, "clean", log]["figures"].values()) == {1.0}
@@ -108,10 +113,12 @@ def test_a_log_with_corrupted_boundaries_is_mapped_by_its_characters():
     turns = tuple(Turn(name, name.lower() * 20) for name in NAMES)
     log = Trajectory(SUBSETS[0], 5, "q", "a", turns, "Coder", 1)
     seen = table2.not_restored(log, "boundaries")
-    assert [turn.name for turn in seen.shown.turns] == list(NAMES)
-    assert [turn.content for turn in seen.shown.turns] == [log.text[start:end] for start, end in seen.spans]
+    assert [turn.name for turn in seen.presented.turns] == list(NAMES)
+    assert [turn.content for turn in seen.presented.turns] == [
+        log.text[start:end] for start, end in seen.spans
+    ]
     bare = table2.not_restored(log, "ids")
-    assert (bare.spans, {turn.name for turn in bare.shown.turns}) == (None, {"Agent"})
+    assert (bare.spans, {turn.name for turn in bare.presented.turns}) == (None, {"Agent"})
 
 
 def test_ours_is_compared_with_the_baseline_and_with_the_log_before_restoration():

@@ -14,11 +14,11 @@ from tests.support.failure_logs import algorithm_generated, hand_crafted, write
 
 def test_names_are_the_identity_of_algorithm_generated_logs(tmp_path: pathlib.Path) -> None:
     logs = {"10.json": algorithm_generated(), "2.json": algorithm_generated(mistake_step="3")}
-    found = load(write(tmp_path, "Algorithm-Generated", logs), "Algorithm-Generated")
-    assert [log.number for log in found] == [2, 10]
-    log = found[1]
+    logs_read = load(write(tmp_path, "Algorithm-Generated", logs), "Algorithm-Generated")
+    assert [log.number for log in logs_read] == [2, 10]
+    log = logs_read[1]
     assert log.turns[0] == Turn("Excel_Expert", "We count.\n\nFirst the file.")
-    assert log.agents == all_agents(found) == ("Excel_Expert", "Blu-Ray_Expert")
+    assert log.agents == all_agents(logs_read) == ("Excel_Expert", "Blu-Ray_Expert")
     assert [by_agent(turn) for turn in log.turns] == [True, False, True, True]
     # The label disagrees with who speaks at the step, and stays.
     assert (log.mistake_agent, log.mistake_step, log.turns[1].name) == (
@@ -56,7 +56,7 @@ def test_an_extract_is_refused_if_the_whole_is_asked_for(tmp_path: pathlib.Path)
     with pytest.raises(InputError, match=r"subset: got 'Both'.*Hand-Crafted"):
         load(tmp_path, "Both")
     with pytest.raises(InputError, match="1 logs of 'Hand-Crafted', expected 58"):
-        load(tmp_path, "Hand-Crafted", whole=True)
+        load(tmp_path, "Hand-Crafted", complete=True)
 
 
 @pytest.mark.parametrize(

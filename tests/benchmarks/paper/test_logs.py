@@ -17,13 +17,13 @@ LOGS = [log_of([(0, "One mill."), (1, "Two."), (0, "")], 2, record=record) for r
 def test_logs_are_read_as_they_were_written_and_a_killed_run_continues(tmp_path):
     path = tmp_path / "logs" / "some.jsonl"
     LogFile(path, setting(2)).append(LOGS)
-    whole = path.read_bytes()
+    data = path.read_bytes()
     assert read(path) == LOGS
-    path.write_bytes(whole[:-20])
+    path.write_bytes(data[:-20])
     file = LogFile(path, setting(2))
     assert file.records == {5}
     file.append(LOGS[1:])
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == data
 
 
 def test_another_setting_and_damaged_lines_are_refused(tmp_path):
@@ -46,9 +46,9 @@ def test_spans_tile_the_text_and_edges_are_changes_of_the_agent():
 
 
 def test_the_digest_names_all_but_the_models_path():
-    one = setting(2)
-    assert one.digest == setting(2).digest != setting(3).digest
-    assert one.name.endswith(f"-{one.digest[:8]}.jsonl")
+    base_setting = setting(2)
+    assert base_setting.digest == setting(2).digest != setting(3).digest
+    assert base_setting.name.endswith(f"-{base_setting.digest[:8]}.jsonl")
 
 
 def test_a_result_of_another_configuration_is_not_overwritten(tmp_path):

@@ -28,8 +28,8 @@ DELTA = 2.0
 def setting(mark: str, **fields: Any) -> Setting:
     strength = DELTA if MARKS[mark].green else MARKS[mark].strength
     base = {"topology": "chain", "agents": 4, "mark": mark, "model": ""}
-    rest = {"temperature": 0.7, "top_p": 1.0, "joiner": " ", "seed": 3, "strength": strength}
-    return Setting(**{**base, **rest, **fields})
+    defaults = {"temperature": 0.7, "top_p": 1.0, "joiner": " ", "seed": 3, "strength": strength}
+    return Setting(**{**base, **defaults, **fields})
 
 
 @pytest.fixture(scope="module")
@@ -56,18 +56,18 @@ def test_kgw_has_the_green_lists_of_transformers(vocab_size: int, key: int) -> N
 
 def test_green_lists_mark_as_the_processor_of_transformers_does() -> None:
     logits, context = torch.randn(3, 1000), torch.randint(0, 1000, (3, 5))
-    found = marks.GreenLists(marks.kgw_green, KEYS, DELTA, 1000)(context, logits.clone())
+    marked = marks.GreenLists(marks.kgw_green, KEYS, DELTA, 1000)(context, logits.clone())
     for row, key in enumerate(KEYS):
         expected = theirs(1000, key)(context[row : row + 1], logits[row : row + 1])
-        assert torch.equal(found[row], expected[0])
+        assert torch.equal(marked[row], expected[0])
 
 
 def test_unmarked_rows_and_padded_columns_stay() -> None:
     logits, context = torch.randn(2, 1040), torch.randint(0, 1000, (2, 5))
-    found = marks.GreenLists(marks.kgw_green, [None, 5], DELTA, 1000)(context, logits)
-    assert torch.equal(found[0], logits[0])
-    assert torch.equal(found[1, 1000:], logits[1, 1000:])
-    assert ((found[1, :1000] - logits[1, :1000]).abs() > 1).sum() == 500
+    marked = marks.GreenLists(marks.kgw_green, [None, 5], DELTA, 1000)(context, logits)
+    assert torch.equal(marked[0], logits[0])
+    assert torch.equal(marked[1, 1000:], logits[1, 1000:])
+    assert ((marked[1, :1000] - logits[1, :1000]).abs() > 1).sum() == 500
 
 
 @pytest.mark.parametrize("vocab_size", [4096, 1001])
@@ -136,11 +136,11 @@ def test_keys_belong_to_seed_record_and_agent(tokenizer: Tokenizer, ids: np.ndar
         scores = keys.scores(ids)
         assert np.array_equal(Marker(setting(mark), tokenizer).keys(1, spurious=3).scores(ids)[:, :4], scores)
         assert Marker(setting(mark), tokenizer).keys(1, spurious=3).scores(ids).shape == (600, 7)
-        for other in (
+        for other_keys in (
             Marker(setting(mark), tokenizer).keys(2),
             Marker(setting(mark, seed=4), tokenizer).keys(1),
         ):
-            assert not np.array_equal(other.scores(ids), scores)
+            assert not np.array_equal(other_keys.scores(ids), scores)
         assert all(not np.array_equal(scores[:, 0], scores[:, a]) for a in range(1, 4))
         assert "_numbers" not in repr(keys)
 
@@ -186,11 +186,11 @@ def test_none_marks_nothing_and_bad_marks_are_refused(tokenizer: Tokenizer) -> N
 
 
 def test_profiles_differ_where_reading_does(tokenizer: Tokenizer) -> None:
-    found = {marks.profile_digest(mark, DELTA, tokenizer) for mark in ("kgw", "unigram", "gumbel")}
-    found |= {marks.profile_digest("fourier", 0.8, tokenizer), marks.profile_digest("raw", 0.8, tokenizer)}
-    assert len(found) == 5
-    assert marks.profile_digest("kgw", 1.0, tokenizer) not in found
-    assert marks.profile_digest("none", None, tokenizer) in found  # read as fourier
+    digests = {marks.profile_digest(mark, DELTA, tokenizer) for mark in ("kgw", "unigram", "gumbel")}
+    digests |= {marks.profile_digest("fourier", 0.8, tokenizer), marks.profile_digest("raw", 0.8, tokenizer)}
+    assert len(digests) == 5
+    assert marks.profile_digest("kgw", 1.0, tokenizer) not in digests
+    assert marks.profile_digest("none", None, tokenizer) in digests  # read as fourier
 
 
 # ---------------------------------------------------------------- equal strength
@@ -215,16 +215,16 @@ def test_delta_has_the_divergence_that_marking_has() -> None:
     logits[:20, 9:] = -np.inf  # a nucleus of nine
     delta = marks.equal_delta(logits, 0.8, draws=16)
     target = marks.mean_kl(logits, 0.8, draws=16)
-    found = []
+    divergences = []
     for key in range(24):
         # Measured on marked logits themselves, with lists that the search has not seen.
         processor = marks.GreenLists(marks.kgw_green, [2 * key + 1] * 60, delta, 512)
         marked = processor(torch.randint(0, 512, (60, 2)), torch.from_numpy(logits))
         log_q, log_p = marked.log_softmax(-1), torch.from_numpy(logits).log_softmax(-1)
         gap = torch.where(log_q.isfinite(), log_q - log_p, torch.zeros(()))
-        found.append(float((log_q.exp() * gap).sum(-1).mean()))
-    spread = np.std(found) / np.sqrt(len(found))
-    assert np.mean(found) == pytest.approx(target, abs=4 * spread + 0.02 * target)
+        divergences.append(float((log_q.exp() * gap).sum(-1).mean()))
+    spread = np.std(divergences) / np.sqrt(len(divergences))
+    assert np.mean(divergences) == pytest.approx(target, abs=4 * spread + 0.02 * target)
     assert marks.equal_delta(logits, 0.5) < delta < marks.equal_delta(logits, 1.2)
 
 

@@ -11,9 +11,9 @@ from iet.audit.metrics import token_accuracy
 def by_definition(margins: np.ndarray, tau: float, min_points: int) -> list[int]:
     points, start = [], 0
     while True:
-        rest = margins[start:]
-        sums = [abs(sum(rest[: t + 1] - rest.mean())) for t in range(len(rest))]
-        allowed = {t: sums[t] for t in range(min_points - 1, len(rest) - min_points)}
+        remaining = margins[start:]
+        sums = [abs(sum(remaining[: t + 1] - remaining.mean())) for t in range(len(remaining))]
+        allowed = {t: sums[t] for t in range(min_points - 1, len(remaining) - min_points)}
         if not allowed or max(allowed.values()) <= tau:
             return points
         start += min(t for t, value in allowed.items() if value == max(allowed.values())) + 1

@@ -41,8 +41,8 @@ RECORDS = tuple(
 
 def setting(**fields: Any) -> Setting:
     base = {"topology": "chain", "agents": 4, "mark": "none", "model": ""}
-    rest = {"temperature": 1.0, "top_p": 1.0, "joiner": " ", "seed": 0, "turn_tokens": (8, 8)}
-    return Setting(**{**base, **rest, **fields})
+    defaults = {"temperature": 1.0, "top_p": 1.0, "joiner": " ", "seed": 0, "turn_tokens": (8, 8)}
+    return Setting(**{**base, **defaults, **fields})
 
 
 class Script:
@@ -57,13 +57,13 @@ class Script:
     def generate(self, rows: Sequence[Row], agents: Sequence[str | None]) -> list[Generated]:
         names = [str(agent) for agent in agents]
         self.batches.append(names)
-        found = []
+        generated = []
         for name, row in zip(names, rows, strict=True):
             self.rows.append((name, row))
             number = self.said[name] = self.said.get(name, -1) + 1
             text = self.lines.get((name, number), f"{name} says {number}.")
-            found.append(Generated((5, 6), text, 0.5))
-        return found
+            generated.append(Generated((5, 6), text, 0.5))
+        return generated
 
 
 def talk(script: Script, records: Sequence[Record] = RECORDS[:1], **fields: Any) -> Any:
@@ -93,8 +93,8 @@ def test_lengths_that_are_drawn_are_a_turns_own_and_the_same_under_every_mark() 
     def lengths(**fields: Any) -> list[int]:
         script = Script()
         talk(script, RECORDS, turn_tokens=(80, 240), drawn_lengths=True, **fields)
-        assert all(row.fewest == row.most for _, row in script.rows)
-        return [row.most for _, row in script.rows]
+        assert all(row.min_tokens == row.max_tokens for _, row in script.rows)
+        return [row.max_tokens for _, row in script.rows]
 
     drawn = lengths(rounds=3)
     assert len(drawn) == 48
@@ -120,18 +120,18 @@ def test_agents_hear_their_neighbours_of_the_round_before() -> None:
     assert [h for h in prompts[hub, 2] if h.startswith("Agent_")] == ["Agent_1:", "Agent_2:", "Agent_3:"]
     attacker = prompts["record-0 agent-3", 0]
     assert attacker["Obtain these kinds of information:"] == "name, id"
-    assert all(("Ada" in json.dumps(found)) == (name == hub) for (name, _), found in prompts.items())
+    assert all(("Ada" in json.dumps(parts)) == (name == hub) for (name, _), parts in prompts.items())
 
 
 def test_the_attacker_ends_a_conversation_once_it_has_all() -> None:
     attacker = "record-0 agent-3"
-    some = Script({(attacker, 1): "Ada Fischer it is", (attacker, 2): "ID-0000"})
+    partial = Script({(attacker, 1): "Ada Fischer it is", (attacker, 2): "ID-0000"})
     both = Script({(attacker, 1): "Ada Fischer has ID-0000."})
-    (log,) = talk(some)
+    (log,) = talk(partial)
     assert (len(log.turns), log.stopped) == (16, False)  # not in one response
-    log, other = talk(both, RECORDS[:2])
+    log, second_log = talk(both, RECORDS[:2])
     assert (len(log.turns), log.stopped) == (8, True)
-    assert (len(other.turns), other.stopped) == (16, False)
+    assert (len(second_log.turns), second_log.stopped) == (16, False)
     assert list(map(len, both.batches)) == [8, 8, 4, 4]
     (log,) = talk(Script({(attacker, 1): "Ada Fischer has ID-0000."}), early_stop=False)
     assert (len(log.turns), log.stopped) == (16, False)
@@ -173,8 +173,8 @@ def test_a_silent_agent_is_asked_again_and_then_has_no_answer() -> None:
         "record-0 agent-3 says 0.",
     ]
     assert list(map(len, script.batches)) == [4, 2, 1, 1]
-    asked = [row for name, row in script.rows if name == never]
-    assert len({row.seed for row in asked}) == 4
+    rows_asked = [row for name, row in script.rows if name == never]
+    assert len({row.seed for row in rows_asked}) == 4
 
 
 @pytest.mark.parametrize(
@@ -220,9 +220,9 @@ def test_a_prompt_is_cut_to_its_budget_and_keeps_ends(budget: int) -> None:
     assert count(cut.plain) <= budget
     assert count(cut.plain) >= min(budget, count(prompt.plain)) - len(prompt.parts)
     assert (cut.role, cut.opening, cut.request) == (prompt.role, prompt.opening, prompt.request)
-    for part, whole in zip(cut.parts, prompt.parts, strict=True):
-        assert part.heading == whole.heading
-        assert whole.text.endswith(part.text)
+    for part, original in zip(cut.parts, prompt.parts, strict=True):
+        assert part.heading == original.heading
+        assert original.text.endswith(part.text)
     assert cut.parts[1].text.endswith("question?")
     with pytest.raises(InputError, match=r"prompt_tokens: got 20, expected at least \d\d"):
         fitted(prompt, 20, count, last, chat=False)
@@ -275,42 +275,42 @@ def logits_after(loaded: Loaded, ids: list[int]) -> Any:
     return logits
 
 
-def rows_of(count: int, fewest: int, most: int) -> list[Row]:
+def rows_of(count: int, min_tokens: int, max_tokens: int) -> list[Row]:
     prompts = [prompt_of(RECORDS[i % 3], i % 4, 0, Heard()) for i in range(count)]
-    return [Row(prompt, 100 + i, fewest, most) for i, prompt in enumerate(prompts)]
+    return [Row(prompt, 100 + i, min_tokens, max_tokens) for i, prompt in enumerate(prompts)]
 
 
 def test_turns_are_as_long_as_asked_and_tokens_are_what_the_model_likes(loaded: Loaded) -> None:
     author = ModelAuthor(loaded, setting(turn_tokens=(12, 12), temperature=0.7, top_p=0.9), batch=3)
     rows = rows_of(5, 12, 12)
-    rows[1] = dataclasses.replace(rows[1], fewest=5, most=5)
-    found = author.generate(rows, [None] * 5)
-    assert [len(turn.ids) for turn in found] == [12, 5, 12, 12, 12]
+    rows[1] = dataclasses.replace(rows[1], min_tokens=5, max_tokens=5)
+    turns = author.generate(rows, [None] * 5)
+    assert [len(turn.ids) for turn in turns] == [12, 5, 12, 12, 12]
     special = set(loaded.reader.special_ids)
-    for row, turn in zip(rows, found, strict=True):
+    for row, turn in zip(rows, turns, strict=True):
         assert not special & set(turn.ids)
         assert turn.text == loaded.reader.decode(list(turn.ids)).strip().strip("\ufffd").strip()
         assert 0 < turn.entropy < np.log(4096)
         # Each token lies in the nucleus of the model's distribution after the row's prompt.
         ids = author.prompt_ids(row.prompt) + list(turn.ids)
         logits = logits_after(loaded, ids)[-len(turn.ids) - 1 : -1]
-        kept = nucleus(logits / 0.7, 0.9001).isfinite()
-        assert kept[torch.arange(len(turn.ids)), list(turn.ids)].all()
-    assert found == author.generate(rows, [None] * 5)
+        in_nucleus = nucleus(logits / 0.7, 0.9001).isfinite()
+        assert in_nucleus[torch.arange(len(turn.ids)), list(turn.ids)].all()
+    assert turns == author.generate(rows, [None] * 5)
 
 
 def test_tokens_are_drawn_as_often_as_the_model_says(loaded: Loaded) -> None:
     author = ModelAuthor(loaded, setting(turn_tokens=(1, 1), top_p=0.5))
     row = Row(Prompt("You are here.", (), "", "The"), 0, 1, 1)
     draws = 1500
-    found = author.generate([dataclasses.replace(row, seed=i) for i in range(draws)], [None] * draws)
-    counts = np.bincount([turn.ids[0] for turn in found], minlength=4096)
+    turns = author.generate([dataclasses.replace(row, seed=i) for i in range(draws)], [None] * draws)
+    counts = np.bincount([turn.ids[0] for turn in turns], minlength=4096)
     logits = logits_after(loaded, author.prompt_ids(row.prompt))[-1:]
     p = torch.softmax(nucleus(logits, 0.5), -1)[0].double().numpy()
     assert not counts[p == 0].any()
     likely = p * draws >= 8
-    rest = np.append(p[likely], 1 - p[likely].sum()), np.append(counts[likely], draws - counts[likely].sum())
-    chi2 = ((rest[1] - rest[0] * draws) ** 2 / np.maximum(rest[0] * draws, 1)).sum()
+    cells = np.append(p[likely], 1 - p[likely].sum()), np.append(counts[likely], draws - counts[likely].sum())
+    chi2 = ((cells[1] - cells[0] * draws) ** 2 / np.maximum(cells[0] * draws, 1)).sum()
     assert likely.sum() > 3
     assert chi2 < likely.sum() + 5 * np.sqrt(2 * likely.sum())
 
@@ -319,9 +319,9 @@ def test_an_end_token_ends_a_turn_but_not_before_its_fewest(loaded, monkeypatch)
     author = ModelAuthor(loaded, setting(turn_tokens=(4, 40)))
     common = loaded.reader.encode(" the of, and").token_ids.tolist()
     monkeypatch.setattr(Loaded, "ends", property(lambda _: common))
-    found = author.generate(rows_of(8, 4, 40), [None] * 8)
-    lengths = [len(turn.ids) for turn in found]
-    assert not any(set(turn.ids) & set(common) for turn in found)
+    turns = author.generate(rows_of(8, 4, 40), [None] * 8)
+    lengths = [len(turn.ids) for turn in turns]
+    assert not any(set(turn.ids) & set(common) for turn in turns)
     assert min(lengths) >= 4
     assert min(lengths) < 40
     assert len(set(lengths)) > 1
@@ -367,9 +367,12 @@ def test_a_marked_conversation_reads_as_its_agents(loaded: Loaded, mark: str) ->
     keys = Marker(made, loaded.reader).keys(log.record)
     scores = keys.scores(encoding.token_ids)
     scored = keys.pairs(encoding.token_ids) >= 0
-    own = scores[scored, truth[scored]]
-    others = (scores[scored].sum(1) - own) / 3
-    gap, noise = float((own - others).mean()), float((own - others).std() / np.sqrt(len(own)))
+    own_scores = scores[scored, truth[scored]]
+    other_scores = (scores[scored].sum(1) - own_scores) / 3
+    gap, noise = (
+        float((own_scores - other_scores).mean()),
+        float((own_scores - other_scores).std() / np.sqrt(len(own_scores))),
+    )
     if mark == "none":
         assert abs(gap) < 4 * noise
     else:
@@ -383,13 +386,13 @@ def test_a_killed_run_continues_to_the_same_logs(loaded: Loaded, tmp_path: pathl
     def logs() -> Any:
         return generate.logs_of(made, RECORDS, author, tmp_path, group=2)
 
-    whole = logs()
+    first_logs = logs()
     path = tmp_path / made.name
     data = path.read_bytes()
     lines = data.splitlines(keepends=True)
-    for kept in (b"".join(lines[:2]) + lines[2][:100], lines[0][:30]):
-        path.write_bytes(kept)
-        assert logs() == whole
+    for partial_data in (b"".join(lines[:2]) + lines[2][:100], lines[0][:30]):
+        path.write_bytes(partial_data)
+        assert logs() == first_logs
         assert path.read_bytes() == data
 
 
@@ -399,9 +402,9 @@ def test_delta_is_calibrated_once(loaded: Loaded, tmp_path: pathlib.Path) -> Non
         made = generate.setting_of(loaded, mark="kgw", topology=topology, **lengths)
         with_delta = generate.with_delta(made, loaded, RECORDS, tmp_path)
     (note,) = tmp_path.glob("delta-*.json")
-    found = json.loads(note.read_text())
-    assert with_delta.strength == found["delta"]
-    assert 0.5 < found["delta"] < 2.0
+    calibration = json.loads(note.read_text())
+    assert with_delta.strength == calibration["delta"]
+    assert 0.5 < calibration["delta"] < 2.0
     note.write_text("{")
     with pytest.raises(InputError, match="remove the file"):
         generate.with_delta(made, loaded, RECORDS, tmp_path)

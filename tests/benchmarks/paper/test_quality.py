@@ -153,21 +153,21 @@ def _script(first: str, second: str) -> Script:
 def test_a_strategy_answers(name: str, first: str, second: str, answer: int) -> None:
     script = _script(first, second)
     answers = script(strategies.first_calls(PROBLEMS))
-    said = [answers[:AGENTS], answers[AGENTS:]]
-    assert STRATEGIES[name](PROBLEMS, said, script) == [answer, None]
+    first_answers = [answers[:AGENTS], answers[AGENTS:]]
+    assert STRATEGIES[name](PROBLEMS, first_answers, script) == [answer, None]
 
 
 def test_prompts_contain_what_the_definitions_give_to_each_call() -> None:
     script = _script("1 2 3", "4 5 6")
     answers = script(strategies.first_calls(PROBLEMS))
-    said = [answers[:AGENTS], answers[AGENTS:]]
+    first_answers = [answers[:AGENTS], answers[AGENTS:]]
     for call in script.calls:
         assert call.problem.text in json.dumps(call.prompt.messages)
         assert "words" not in json.dumps(call.prompt.messages)
     heard = {}
     for name in ("Reflection", "Debate"):
         script.calls.clear()
-        STRATEGIES[name](PROBLEMS, said, script)
+        STRATEGIES[name](PROBLEMS, first_answers, script)
         heard[name] = {
             (call.agent, call.number): set(re.findall(r"words \d\d", json.dumps(call.prompt.messages)))
             for call in script.calls
@@ -191,24 +191,24 @@ def test_texts_follow_from_seed_and_key_and_are_kept(tmp_path: pathlib.Path, mon
     calls = [Call(p, agent, 0, spoken(p, agent)) for p in arithmetic(2) for agent in range(AGENTS)]
     speaker = Speaker(calculator, Options(), answers, SHORT)
     texts = {(name, number): speaker.say(calls, name, number) for name in CONDITIONS for number in range(2)}
-    assert len({tuple(some) for some in texts.values()}) == len(texts)
-    for some in texts.values():
-        assert len(set(some)) == len(some)  # agents and problems differ, also under gumbel
+    assert len({tuple(run_texts) for run_texts in texts.values()}) == len(texts)
+    for run_texts in texts.values():
+        assert len(set(run_texts)) == len(run_texts)  # agents and problems differ, also under gumbel
     monkeypatch.setattr(ModelAuthor, "generate", None)
-    again = Speaker(calculator, Options(seed=1), Answers(tmp_path / "answers.jsonl"), SHORT)
-    assert again.say(calls, "gumbel", 0) == texts["gumbel", 1]
+    second_speaker = Speaker(calculator, Options(seed=1), Answers(tmp_path / "answers.jsonl"), SHORT)
+    assert second_speaker.say(calls, "gumbel", 0) == texts["gumbel", 1]
 
 
 def test_the_command_measures_the_arithmetic_model_and_names_what_was_not_run(data, tmp_path, capsys):
     out = tmp_path / "out"
-    asked = ["quality", "--data", str(data), "--out", str(out), "--records", "3", "--seeds", "2"]
-    assert command.main(asked) == 0
-    shown = (out / "quality.md").read_text(encoding="utf-8")
-    assert "| GSM8K | instruction model | Debate |  | not run | not run | not run |" in shown
+    arguments = ["quality", "--data", str(data), "--out", str(out), "--records", "3", "--seeds", "2"]
+    assert command.main(arguments) == 0
+    markdown = (out / "quality.md").read_text(encoding="utf-8")
+    assert "| GSM8K | instruction model | Debate |  | not run | not run | not run |" in markdown
     rows = read_rows(out / "quality.json")
     assert len(rows) == len(experiment.WITHOUT_INSTRUCTIONS) * len(CONDITIONS) * 3
     clean = [row["right"] for row in rows if (row["strategy"], row["condition"]) == ("Single", "clean")]
     assert np.mean(clean) > 0.6
     assert (out / "quality.svg").stat().st_size > 1000
-    assert command.main([*asked, "--temperature", "0.5"]) == 1
+    assert command.main([*arguments, "--temperature", "0.5"]) == 1
     assert "differs in temperature" in capsys.readouterr().err

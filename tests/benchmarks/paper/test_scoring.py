@@ -33,16 +33,16 @@ def test_truth_of_a_log_and_of_what_became_of_it(tokenizer):
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(-1, 3), st.integers(-1, 3)), min_size=1, max_size=40))
 def test_figures_of_a_text_are_those_of_their_definitions(pairs):
-    truth, found = (np.array(labels) for labels in zip(*pairs, strict=True))
+    truth, labels = (np.array(column) for column in zip(*pairs, strict=True))
     edges = np.eye(4, k=1)
-    got = score(truth, found, agents=4, edges=edges, found_edges=edges + edges.T, margin=0)
+    got = score(truth, labels, agents=4, edges=edges, found_edges=edges + edges.T, margin=0)
     assert list(got) == list(FIGURES)
     attributed = [(g, e) for g, e in pairs if e >= 0]
-    changes = [{t for t in range(1, len(ids)) if ids[t] != ids[t - 1]} for ids in (truth, found)]
+    changes = [{t for t in range(1, len(ids)) if ids[t] != ids[t - 1]} for ids in (truth, labels)]
     both = sum(map(len, changes))
     ious = []
     for agent in range(4):
-        t, e = ({i for i, x in enumerate(labels) if x == agent} for labels in (truth, found))
+        t, e = ({i for i, x in enumerate(column) if x == agent} for column in (truth, labels))
         if t | e:
             ious.append(len(t & e) / len(t | e))
     assert got == {
@@ -58,19 +58,19 @@ def test_figures_of_a_text_are_those_of_their_definitions(pairs):
 
 
 def test_readers_without_edges_and_with_spurious_keys():
-    truth, found = [0, 0, 1, 1, 2], [0, 0, 1, 5, 2]
+    truth, labels = [0, 0, 1, 1, 2], [0, 0, 1, 5, 2]
     edges = np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]])
-    assert score(truth, found, agents=3, edges=edges)["edge_similarity"] is None
+    assert score(truth, labels, agents=3, edges=edges)["edge_similarity"] is None
     more = np.zeros((6, 6))
     more[0, 1] = more[1, 5] = more[5, 2] = 0.7
-    got = score(truth, found, agents=3, edges=edges, found_edges=more)
+    got = score(truth, labels, agents=3, edges=edges, found_edges=more)
     assert got["edge_similarity"] == pytest.approx(1 / math.sqrt(6))
     assert got["token_accuracy"] == 0.8
     with pytest.raises(InputError, match="truth: got 2, expected below 2 agents"):
-        score(truth, found, agents=2, edges=np.zeros((2, 2)))
+        score(truth, labels, agents=2, edges=np.zeros((2, 2)))
     with pytest.raises(ShapeError, match="edges: got"):
-        score(truth, found, agents=3, edges=np.zeros((2, 2)), found_edges=more)
+        score(truth, labels, agents=3, edges=np.zeros((2, 2)), found_edges=more)
     with pytest.raises(ShapeError):
-        score(truth, found, agents=3, edges=edges, found_edges=np.zeros((2, 2)))
+        score(truth, labels, agents=3, edges=edges, found_edges=np.zeros((2, 2)))
     with pytest.raises(ShapeError, match="found: got"):
-        score(truth, found[1:], agents=3, edges=edges)
+        score(truth, labels[1:], agents=3, edges=edges)

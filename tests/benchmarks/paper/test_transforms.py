@@ -51,14 +51,14 @@ def test_the_unchanged_text_has_the_same_truth(context):
     np.testing.assert_array_equal(same.edges(3), log.edges)
 
 
-@pytest.mark.parametrize(("name", "kept"), [("truncation-90", 0.9), ("truncation-75", 0.75)])
-def test_truncation_keeps_the_first_tokens(name, kept, context, tokenizer):
+@pytest.mark.parametrize(("name", "share_kept"), [("truncation-90", 0.9), ("truncation-75", 0.75)])
+def test_truncation_keeps_the_first_tokens(name, share_kept, context, tokenizer):
     log = log_of(TURNS, 3)
     text = apply(name, log, context)
     assert log.text.startswith(text.text)
     assert agents_of(text) == agents_of(log)[: len(text.text)]
     tokens = len(tokenizer.encode(log.text).token_ids)
-    assert len(tokenizer.encode(text.text).token_ids) == int(kept * tokens)
+    assert len(tokenizer.encode(text.text).token_ids) == int(share_kept * tokens)
 
 
 def test_a_tenth_of_the_turns_is_regenerated_on_average_and_stays_the_agents(context):
@@ -72,10 +72,10 @@ def test_a_tenth_of_the_turns_is_regenerated_on_average_and_stays_the_agents(con
 
 def test_back_translation_works_by_sentences_within_turns(context):
     log = log_of(TURNS, 3)
-    asked: list[str] = []
+    sentences_asked: list[str] = []
 
     def forth(sentences):
-        asked.extend(sentences)
+        sentences_asked.extend(sentences)
         return [sentence.upper() for sentence in sentences]
 
     def back(sentences):
@@ -84,7 +84,12 @@ def test_back_translation_works_by_sentences_within_turns(context):
     text = apply(
         "backtranslation-fr", log, dataclasses.replace(context, translators={"en_fr": forth, "fr_en": back})
     )
-    assert asked[2:6] == ["I asked for it twice.", "It was not there.", "We wait.", "Berger is not Ada Berg."]
+    assert sentences_asked[2:6] == [
+        "I asked for it twice.",
+        "It was not there.",
+        "We wait.",
+        "Berger is not Ada Berg.",
+    ]
     assert "i asked for it twice.! it was not there.!\n\nWe wait. berger" in text.text  # an empty one stays
     assert [agent for _, _, agent in text.spans] == [0, 1, 2, 0]
     with pytest.raises(BackendUnavailable, match="needs a model for en_zh, zh_en"):
@@ -94,8 +99,8 @@ def test_back_translation_works_by_sentences_within_turns(context):
 def test_personal_data_are_whole_words_and_overlapping_places_are_merged():
     text = "Ada Berg and Berger: m0@mill.org"
     assert personal_data(text, ENTITIES) == [Place(0, 8, "NAME"), Place(21, 32, "EMAIL")]
-    found = personal_data(text, ENTITIES, lambda _: [Place(4, 12, "PERSON"), Place(13, 19, "PERSON")])
-    assert found == [Place(0, 12, "NAME"), Place(13, 19, "PERSON"), Place(21, 32, "EMAIL")]
+    values = personal_data(text, ENTITIES, lambda _: [Place(4, 12, "PERSON"), Place(13, 19, "PERSON")])
+    assert values == [Place(0, 12, "NAME"), Place(13, 19, "PERSON"), Place(21, 32, "EMAIL")]
 
 
 def test_redaction_replaces_entities_in_their_agents_segment(context, tokenizer):
@@ -105,8 +110,8 @@ def test_redaction_replaces_entities_in_their_agents_segment(context, tokenizer)
     assert "Berger is not [NAME]." in text.text
     assert [agent for _, _, agent in text.spans] == [0, 1, 2, 0]
     ends = tokenizer.encode(log.text).char_ends
-    places = personal_data(log.text, ENTITIES)
-    inside = sum(any(p.start < end <= p.end for p in places) for end in ends)
+    positions = personal_data(log.text, ENTITIES)
+    inside = sum(any(p.start < end <= p.end for p in positions) for end in ends)
     assert text.changed == pytest.approx(inside / len(ends))
 
 
@@ -143,14 +148,14 @@ def test_rouge_l_is_that_of_its_definition():
 def test_semantic_similarity_is_the_cosine_of_the_vectors():
     vectors = {"a": [1, 0], "b": [0, 2], "c": [3, 3], "": [0, 0]}
     pairs = [("a", "a"), ("a", "b"), ("a", "c"), ("a", "")]
-    found = semantic_similarity(pairs, lambda texts: [vectors[text] for text in texts])
-    assert found == pytest.approx([1, 0, 0.5**0.5, 0])
+    values = semantic_similarity(pairs, lambda texts: [vectors[text] for text in texts])
+    assert values == pytest.approx([1, 0, 0.5**0.5, 0])
     assert semantic_similarity(pairs, None) == [None] * 4
     pytest.importorskip("sklearn")
-    same, other = semantic_similarity(
+    same, different = semantic_similarity(
         [("one mill", "mill one"), ("one mill", "two seas")], embedder("tf-idf")
     )
-    assert (same, other) == (pytest.approx(1), 0)
+    assert (same, different) == (pytest.approx(1), 0)
 
 
 def test_a_translator_answers_every_sentence_alike_in_any_batch(tmp_path):
