@@ -33,7 +33,6 @@ from benchmarks.paper.failure import judging, restore, table2
 from benchmarks.paper.failure.trajectories import SUBSETS
 from benchmarks.paper.quality import experiment as quality
 from benchmarks.paper.reading.similarity import embedder
-from benchmarks.writing.models import load
 from iet.decoding.topology import TOPOLOGIES
 from iet.demo.conversation import JOINER
 from iet.demo.conversation import MODEL as SHIPPED
@@ -56,7 +55,7 @@ ACCEPTS = {"settings": ("table1", "pii", "oracle"), "marks": ("table1", "pii", "
 PAIRS = ("en_fr", "fr_en", "en_zh", "zh_en")
 """Translations for back-translation."""
 
-QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (48, 144), "tuning": 2, "judge_tokens": 32}
+QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (48, 144), "tuning": 2}
 """Defaults with `--quick`; lengths only for a model without a chat template."""
 
 
@@ -95,14 +94,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--extract", action="store_true", help="accept a part of the data")
     add("--overwrite", action="store_true", help="also results of another configuration")
     add("--subset", nargs="+", choices=SUBSETS, default=[SUBSETS[0]], help="of Who&When")
-    add = parser.add_argument_group("the judge of table2 (default: --model)").add_argument
-    add("--judge", metavar="PATH_OR_ID", help="model of transformers")
+    add = parser.add_argument_group("the judge of table2").add_argument
     add("--judge-model", metavar="NAME", help="model of an OpenAI-compatible server; key: OPENAI_API_KEY")
     add("--judge-url", metavar="URL", help="address of the server (default: OpenAI)")
     add("--judge-workers", type=int, default=4, help="questions asked at once (default: 4)")
-    text = "longest question: tokens of a local model (default: all positions), characters for a server"
-    add("--judge-room", type=int, help=text)
-    add("--judge-tokens", type=int, help="longest answer (default: 1024)")
+    add("--judge-room", type=int, help="longest question in characters (default: unlimited)")
+    add("--judge-tokens", type=int, default=1024, help="longest answer (default: 1024)")
     add("--judge-temperature", type=_temperature, default=0.6, metavar="T", help="or none (default: 0.6)")
     add("--judge-top-p", type=float, default=0.95, help="(default: 0.95)")
     add("--seeds", type=int, help="of the judge (default: 3), of quality (40; 3 of --model)")
@@ -251,7 +248,11 @@ def _who_and_when(options: argparse.Namespace) -> None:
     chosen = tuple(dict.fromkeys(options.marks or (["gumbel"] if options.quick else restore.MARKS)))
     if not set(chosen) <= set(restore.MARKS):
         raise InputError(f"marks: got {list(chosen)}, expected some of {list(restore.MARKS)}")
-    endpoint = _judge_endpoint(options) if options.experiment == "table2" else None
+    endpoint = OpenAIEndpoint(options.judge_model or "", options.judge_url)
+    if options.experiment == "table2":
+        if not options.judge_model:
+            raise InputError("judge-model: missing, expected a model of an OpenAI-compatible server")
+        endpoint.client()  # refuse a missing key before logs are rewritten
     loaded = generate.loaded_for(options.model or SHIPPED, options.device)
     shared = ("seed", "temperature", "top_p", "prompt_tokens", "batch")
     restoring = restore.Options(
@@ -263,31 +264,11 @@ def _who_and_when(options: argparse.Namespace) -> None:
     if options.experiment == "restore":
         restore.run(loaded, options.data, options.out, restoring, marks=chosen, **flags)
         return
-    tokens = options.judge_tokens or 1024
-    if endpoint is not None:
-        judge = judging.Judge(endpoint, room=options.judge_room, workers=options.judge_workers)
-    else:
-        model = loaded if options.judge in (None, options.model) else load(options.judge, options.device)
-        if options.quick and options.judge_tokens is None and not model.chat:
-            tokens = QUICK["judge_tokens"]
-        judge = judging.local_judge(model, tokens, options.judge_room)
-    sampling = Sampling(options.judge_temperature, options.judge_top_p, tokens, 0)
+    judge = judging.Judge(endpoint, room=options.judge_room, workers=options.judge_workers)
+    sampling = Sampling(options.judge_temperature, options.judge_top_p, options.judge_tokens, 0)
     seeds = (1 if options.quick else 3) if options.seeds is None else options.seeds
     selected = table2.Options(restoring, chosen, tuple(dict.fromkeys(options.protocols)), seeds, sampling)
     table2.run(loaded, options.data, options.out, selected, judge, **flags)
-
-
-def _judge_endpoint(options: argparse.Namespace) -> OpenAIEndpoint | None:
-    """Return the endpoint of the judge; None if it is a model of transformers."""
-    if options.judge and (options.judge_model or options.judge_url):
-        raise InputError("judge: got a model and an endpoint, expected one of them")
-    if options.judge_url and not options.judge_model:
-        raise InputError("judge-model: missing, expected the model's name at judge-url")
-    if not options.judge_model:
-        return None
-    endpoint = OpenAIEndpoint(options.judge_model, options.judge_url)
-    endpoint.client()
-    return endpoint
 
 
 # Arithmetic and GSM8K

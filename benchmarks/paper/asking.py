@@ -1,8 +1,7 @@
 """Ask chat models questions, and keep every answer on disk.
 
-A model is served by an OpenAI-compatible server (OpenAI, DeepSeek, vLLM, llama.cpp, `transformers serve`) or
-is a loaded model of transformers. The `openai` package retries timeouts, lost connections, HTTP 429 and
-5xx. If that does not help, the run stops; answers are kept, so the same command continues. API keys are
+A model is served by an OpenAI-compatible server (OpenAI, DeepSeek, vLLM, llama.cpp, `transformers
+serve`). The `openai` package retries timeouts, lost connections, HTTP 429 and 5xx. If that does not help, the run stops; answers are kept, so the same command continues. API keys are
 read from the environment and appear in no message, repr or file.
 """
 
@@ -21,7 +20,6 @@ from tqdm import tqdm
 
 from benchmarks.paper import needed
 from benchmarks.paper.results import JsonLines
-from benchmarks.writing.models import Loaded
 from iet.errors import BackendUnavailable, InputError
 from iet.marks.scheme import canonical_digest
 
@@ -113,50 +111,6 @@ class OpenAIEndpoint:
                 f"{self.model}: {problem}; answers are kept, run the same command again to continue"
             )
         return str(text)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class LocalEndpoint:
-    """A causal language model of transformers. Draws depend on the sampling seed alone.
-
-    A model with a chat template gets a system and a user message, another one gets the two texts to continue.
-    """
-
-    loaded: Loaded
-    address = None
-
-    @property
-    def model(self) -> str:
-        return f"{self.loaded.name} {self.loaded.digest[:16]}"
-
-    def ids(self, system: str, user: str) -> list[int]:
-        if self.loaded.chat:
-            return self.loaded.templated(system, user)
-        return list(self.loaded.tokenizer(f"{system}\n\n{user}\n\n", verbose=False).input_ids)
-
-    def ask(self, system: str, user: str, sampling: Sampling) -> str | None:
-        import torch
-        import transformers
-
-        loaded, model, ids = self.loaded, self.loaded.model, self.ids(system, user)
-        max_tokens = sampling.max_tokens or 1024
-        if len(ids) + max_tokens > loaded.positions:
-            return None
-        options: dict[str, Any] = {"do_sample": False}
-        if sampling.temperature != 0:
-            values = {"temperature": sampling.temperature, "top_p": sampling.top_p}
-            options = {"do_sample": True, "top_k": 0}
-            options |= {name: 1.0 if value is None else value for name, value in values.items()}
-        make: Any = transformers.GenerationConfig
-        config = make(
-            max_new_tokens=max_tokens, eos_token_id=loaded.ends or None, pad_token_id=loaded.pad, **options
-        )
-        prompt = torch.tensor([ids], device=model.device)
-        devices = [model.device] if model.device.type == "cuda" else []
-        with torch.inference_mode(), torch.random.fork_rng(devices=devices):
-            torch.manual_seed(sampling.seed or 0)
-            out = model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=config)
-        return str(loaded.tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True))
 
 
 def name_of(endpoint: Endpoint) -> str:

@@ -28,7 +28,6 @@ from benchmarks.paper.asking import (
     Answers,
     Asker,
     Endpoint,
-    LocalEndpoint,
     Question,
     Sampling,
     in_threads,
@@ -37,8 +36,6 @@ from benchmarks.paper.failure import questions
 from benchmarks.paper.failure.questions import Words, shown_name
 from benchmarks.paper.failure.restoration import nearest
 from benchmarks.paper.failure.trajectories import Trajectory, agent_of
-from benchmarks.writing.models import Loaded
-from iet.errors import InputError
 
 SAMPLING = Sampling(temperature=0.6, top_p=0.95, max_tokens=1024, seed=0)
 """Sampling of the public programs with local models."""
@@ -47,23 +44,8 @@ SAMPLING = Sampling(temperature=0.6, top_p=0.95, max_tokens=1024, seed=0)
 @dataclasses.dataclass(frozen=True)
 class Judge:
     endpoint: Endpoint
-    # Length of a question, in the unit of `room`
-    length: Callable[[Words], int] = lambda words: len(words.system) + len(words.user)
-    room: int | None = None  # longest question; None: unknown or unlimited
+    room: int | None = None  # longest question, in characters; None: unlimited
     workers: int = 1  # questions asked at once
-
-
-def local_judge(loaded: Loaded, max_tokens: int, room: int | None = None) -> Judge:
-    """Return the judge of a loaded model; without `room`, questions may fill its positions."""
-    limit = loaded.positions - max_tokens
-    room = limit if room is None else room
-    if max_tokens < 1 or not 1 <= room <= limit:
-        raise InputError(
-            f"room, max_tokens: got {room} and {max_tokens}, expected at least 1 each and at most"
-            f" {loaded.positions} together"
-        )
-    endpoint = LocalEndpoint(loaded)
-    return Judge(endpoint, lambda words: len(endpoint.ids(words.system, words.user)), room)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +168,7 @@ class _Session:
         return answer
 
     def _fits(self, words: Words) -> bool:
-        return self.judge.room is None or self.judge.length(words) <= self.judge.room
+        return self.judge.room is None or len(words.system) + len(words.user) <= self.judge.room
 
 
 # Scores and chance levels
@@ -221,14 +203,6 @@ def score(prediction: Prediction | None, seen: Seen) -> tuple[bool, bool, bool]:
         seen.steps[prediction.step] == truth.mistake_step,
         prediction.step == truth.mistake_step,
     )
-
-
-CHANCE = {
-    "uniform_speaker": "AgentAcc of any speaker",
-    "turn_speaker": "AgentAcc of any turn's speaker",
-    "uniform_step": "StepAcc of any step",
-}
-"""Figures of `chance` and their names in tables."""
 
 
 def chance(seen: Seen) -> dict[str, float]:

@@ -8,7 +8,6 @@ paper's figures.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import itertools
 import pathlib
@@ -22,10 +21,10 @@ from benchmarks import recording, statistics
 from benchmarks.paper import quoted, results
 from benchmarks.paper.asking import Sampling, name_of
 from benchmarks.paper.failure import judging, restore
-from benchmarks.paper.failure.judging import CHANCE, Judge, Outcome, Seen, chance, score
-from benchmarks.paper.failure.restoration import CORRUPTIONS, cut_spans, ideal_judge, ideal_step, named
+from benchmarks.paper.failure.judging import Judge, Outcome, Seen, chance, score
+from benchmarks.paper.failure.restoration import CORRUPTIONS, cut_spans, named
 from benchmarks.paper.failure.restore import MARKS
-from benchmarks.paper.failure.trajectories import SUBSETS, Restored, Trajectory, all_agents
+from benchmarks.paper.failure.trajectories import SUBSETS, Trajectory, all_agents
 from benchmarks.paper.reading.readers import LEVEL
 from benchmarks.writing.models import Loaded
 from iet.audit.auditor import Auditor
@@ -37,9 +36,6 @@ TITLES: Mapping[str, str] = {CLEAN: CLEAN, **{name: entry.title for name, entry 
 
 SCORES = {"agent": "AgentAcc %", "step": "StepAcc %", "index": "StepAcc by index %"}
 """Figures of `judging.score` and their names in tables."""
-
-IDEAL = {"agent": "AgentAcc of the ideal judge", "step": "StepAcc of the ideal judge"}
-"""Figures of a judge who knows the decisive step of the original."""
 
 _GUESS = {"all_at_once": "uniform_speaker", "step_by_step": "turn_speaker", "binary_search": "turn_speaker"}
 """Chance level of AgentAcc: the searches end at a turn and name its speaker."""
@@ -207,7 +203,6 @@ def _write(
 ) -> None:
     seed = options.restoring.seed
     levels = [_mean(chance(seen_log) for seen_log in condition.seen) for condition in conditions]
-    ideals = [_mean(_ideal(seen_log) for seen_log in condition.seen) for condition in conditions]
     tables = {
         key: figures(conditions[key[1]].seen, outcomes_of_seed) for key, outcomes_of_seed in outcomes.items()
     }
@@ -238,37 +233,18 @@ def _write(
         means = [statistics.crossed(100 * table[name], seed) for name in SCORES]
         guesses = (100 * level[_GUESS[protocol]], 100 * level["uniform_step"])
         rows.append([*names, *means, 100 * predicted, 100 * cut, *guesses, *printed])
-        reasons = collections.Counter(o.reason for o in every if o.prediction is None)
         cells.append(
             {
-                "subset": condition.subset,
-                "protocol": protocol,
-                "corruption": condition.corruption,
-                "log": condition.log,
-                "figures": {name: float(table[name].mean()) for name in SCORES},
-                "chance": level,
-                "ideal": ideals[number],
+                **dict(zip(_HEADER, names, strict=False)),
                 "predicted": predicted,
                 "questions": sum(outcome.calls for outcome in every),
                 "questions_cut": sum(outcome.cut for outcome in every),
                 "unanswered": sum(outcome.unanswered for outcome in every),
-                "without_prediction": reasons,
             }
         )
-    bounds = [
-        [
-            *(c.subset, TITLES[c.corruption], c.log),
-            *(100 * level[name] for name in CHANCE),
-            *(100 * ideal[name] for name in IDEAL),
-        ]
-        for c, level, ideal in zip(conditions, levels, ideals, strict=True)
-    ]
     differences = _compared(conditions, options.protocols, tables, seed)
     note = [
         _note(loaded, options, judge, cells),
-        "Chance levels on each log as it is shown, and the ideal judge, who knows the decisive step of the"
-        " original and reads the name there (the bound of the searches), in %:\n\n"
-        + recording.table(["subset", "corruption", "log", *CHANCE.values(), *IDEAL.values()], bounds),
         "Differences paired by logs and seeds, in percentage points:\n\n"
         + recording.table(
             ["subset", "protocol", "corruption", "log", "against", *SCORES.values()], differences
@@ -284,14 +260,6 @@ def _write(
 def _mean(figures_of_logs: Iterator[dict[str, float]]) -> dict[str, float]:
     rows = list(figures_of_logs)
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
-
-
-def _ideal(seen: Seen) -> dict[str, float]:
-    restored = Restored(seen.presented, seen.spans or seen.original.spans)
-    return {
-        "agent": float(ideal_judge(seen.original, restored)),
-        "step": float(ideal_step(seen.original, restored)),
-    }
 
 
 def _compared(

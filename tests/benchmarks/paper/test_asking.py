@@ -21,7 +21,6 @@ from benchmarks.paper.asking import (
     AnswerError,
     Answers,
     Asker,
-    LocalEndpoint,
     OpenAIEndpoint,
     Question,
     Sampling,
@@ -120,26 +119,6 @@ def test_an_address_hides_user_and_password_and_a_missing_key_is_named(monkeypat
     monkeypatch.delenv("OPENAI_API_KEY")
     with pytest.raises(BackendUnavailable, match="OPENAI_API_KEY"):
         made.client()
-
-
-def test_a_local_model_answers_by_its_seed_and_greedily_without_temperature(loaded):
-    import torch
-
-    local = LocalEndpoint(loaded)
-    system, user = "You count.", "One, two, three,"
-
-    def drawn(seed: int) -> str | None:
-        return local.ask(system, user, Sampling(1.0, 1.0, 12, seed))
-
-    assert drawn(0) == drawn(0) != drawn(1)
-    ids = torch.tensor([local.ids(system, user)])
-    start = ids.shape[1]
-    for _ in range(6):
-        with torch.inference_mode():
-            ids = torch.cat([ids, loaded.model(ids).logits[0, -1].argmax().view(1, 1)], 1)
-    expected = loaded.tokenizer.decode(ids[0, start:], skip_special_tokens=True)
-    assert local.ask(system, user, Sampling(0.0, 1.0, 6)) == expected
-    assert local.ask(system, "word " * 5000, Sampling(0.0, 1.0, 6)) is None
 
 
 # ---------------------------------------------------------------- the LLM baseline

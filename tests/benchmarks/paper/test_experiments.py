@@ -247,7 +247,6 @@ def test_a_result_states_its_configuration_and_is_not_overwritten_by_another(run
         ("restore", ["--marks", "kgw"], "marks: got ['kgw']"),
         ("table1", ["--chatgpt"], "OPENAI_API_KEY"),
         ("table2", ["--judge-url", "http://127.0.0.1:9"], "judge-model: missing"),
-        ("table2", ["--judge-model", "tiny", "--judge", "some"], "judge: got a model and an endpoint"),
         ("table2", ["--judge-model", "tiny"], "OPENAI_API_KEY"),
         ("transforms", ["--en-fr", "no/such/model"], "translation model 'no/such/model'"),
     ],

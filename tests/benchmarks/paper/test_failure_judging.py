@@ -13,10 +13,9 @@ pytest.importorskip("openai")
 pytest.importorskip("transformers")
 
 from benchmarks.paper.asking import OpenAIEndpoint
-from benchmarks.paper.failure import judging, questions
+from benchmarks.paper.failure import questions
 from benchmarks.paper.failure.judging import Judge, Prediction, Seen, chance, judge_logs, score
 from benchmarks.paper.failure.trajectories import SUBSETS, Trajectory, Turn
-from iet.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("any_key")
 
@@ -113,19 +112,6 @@ def test_a_log_that_is_too_long_loses_the_middle_of_its_longest_contents():
         ]
         (outcome,) = ask(server, [log], room=500, protocols=["all_at_once"])["all_at_once", 0]
         assert (outcome.prediction, outcome.unanswered, outcome.calls) == (None, True, 0)
-
-
-def test_a_local_judge_cuts_questions_to_its_positions(loaded):
-    turns = tuple(Turn(name, f"word {i} " * 700) for i, name in enumerate(NAMES))
-    judge = judging.local_judge(loaded, 4)
-    assert judge.room == loaded.positions - 4
-    sampling = dataclasses.replace(judging.SAMPLING, max_tokens=4)
-    log = dataclasses.replace(LOGS[0], turns=turns)
-    outcomes = judge_logs([log], judge, cache=None, protocols=["all_at_once"], sampling=sampling)
-    (outcome,) = outcomes["all_at_once", 0]
-    assert (outcome.calls, outcome.cut, outcome.unanswered) == (1, 1, False)
-    with pytest.raises(InputError, match="room, max_tokens"):
-        judging.local_judge(loaded, loaded.positions)
 
 
 def test_steps_of_a_cut_log_stand_for_the_original_turns_that_they_share_most_with():
