@@ -98,7 +98,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--judge-model", metavar="NAME", help="model of an OpenAI-compatible server; key: OPENAI_API_KEY")
     add("--judge-url", metavar="URL", help="address of the server (default: OpenAI)")
     add("--judge-workers", type=int, default=4, help="questions asked at once (default: 4)")
-    add("--judge-room", type=int, help="longest question in characters (default: unlimited)")
     add("--judge-tokens", type=int, default=1024, help="longest answer (default: 1024)")
     add("--judge-temperature", type=_temperature, default=0.6, metavar="T", help="or none (default: 0.6)")
     add("--judge-top-p", type=float, default=0.95, help="(default: 0.95)")
@@ -136,7 +135,7 @@ def _run(options: argparse.Namespace) -> None:
         accepted = (*experiments, "all", *(("restore", "table2") if name == "marks" else ()))
         if getattr(options, name) is not None and options.experiment not in accepted:
             raise InputError(f"{name}: {options.experiment} does not accept it; {', '.join(accepted)} do")
-    for name in ("tuning", "seeds", "judge_workers", "judge_room", "judge_tokens", "batch"):
+    for name in ("tuning", "seeds", "judge_workers", "judge_tokens", "batch"):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise InputError(f"{name}: got {value}, expected at least 1")
@@ -158,9 +157,6 @@ def _timed(options: argparse.Namespace, name: str, run: Callable[[], object]) ->
     started = time.monotonic()
     run()
     print(f"\n{name}: {time.monotonic() - started:.0f} s, {options.out / name}.md", flush=True)
-
-
-# MAMA
 
 
 def _mama(options: argparse.Namespace) -> None:
@@ -239,9 +235,6 @@ def _arguments(
     return arguments, inputs
 
 
-# Who&When
-
-
 def _who_and_when(options: argparse.Namespace) -> None:
     if options.repetition_penalty != 1:
         raise InputError(f"repetition_penalty: {options.experiment} does not accept it")
@@ -264,14 +257,11 @@ def _who_and_when(options: argparse.Namespace) -> None:
     if options.experiment == "restore":
         restore.run(loaded, options.data, options.out, restoring, marks=chosen, **flags)
         return
-    judge = judging.Judge(endpoint, room=options.judge_room, workers=options.judge_workers)
+    judge = judging.Judge(endpoint, options.judge_workers)
     sampling = Sampling(options.judge_temperature, options.judge_top_p, options.judge_tokens, 0)
     seeds = (1 if options.quick else 3) if options.seeds is None else options.seeds
     selected = table2.Options(restoring, chosen, tuple(dict.fromkeys(options.protocols)), seeds, sampling)
     table2.run(loaded, options.data, options.out, selected, judge, **flags)
-
-
-# Arithmetic and GSM8K
 
 
 def _quality(options: argparse.Namespace) -> None:

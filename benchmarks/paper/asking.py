@@ -1,8 +1,9 @@
 """Ask chat models questions, and keep every answer on disk.
 
-A model is served by an OpenAI-compatible server (OpenAI, DeepSeek, vLLM, llama.cpp, `transformers
-serve`). The `openai` package retries timeouts, lost connections, HTTP 429 and 5xx. If that does not help, the run stops; answers are kept, so the same command continues. API keys are
-read from the environment and appear in no message, repr or file.
+A model is served by an OpenAI-compatible server (OpenAI, DeepSeek, vLLM, llama.cpp, `transformers serve`).
+The `openai` package retries timeouts, lost connections, HTTP 429 and 5xx. If that does not help, the run
+stops; answers are kept, so the same command continues. API keys are read from the environment and appear in
+no message, repr or file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 import urllib.parse
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tqdm import tqdm
 
@@ -22,9 +23,6 @@ from benchmarks.paper import needed
 from benchmarks.paper.results import JsonLines
 from iet.errors import BackendUnavailable, InputError
 from iet.marks.scheme import canonical_digest
-
-MAX_REFUSALS = 8
-"""Refused questions in a row after which a run stops: the request itself must be wrong."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -44,21 +42,6 @@ class Sampling:
     seed: int | None = None
 
 
-class Endpoint(Protocol):
-    """A model that can be asked."""
-
-    @property
-    def model(self) -> str:
-        """The model's name."""
-
-    @property
-    def address(self) -> str | None:
-        """The server's URL without user, password and query; None for the service's default."""
-
-    def ask(self, system: str, user: str, sampling: Sampling) -> str | None:
-        """Return the answer to a system and a user message; None if the question is refused (too long)."""
-
-
 @dataclasses.dataclass(frozen=True)
 class OpenAIEndpoint:
     """A server that implements OpenAI's chat completions."""
@@ -72,6 +55,7 @@ class OpenAIEndpoint:
 
     @property
     def address(self) -> str | None:
+        """The server's URL without user and password; None for OpenAI's own."""
         url = self.base_url or os.environ.get("OPENAI_BASE_URL")
         if not url:
             return None
@@ -93,6 +77,7 @@ class OpenAIEndpoint:
         )
 
     def ask(self, system: str, user: str, sampling: Sampling) -> str | None:
+        """Return the answer to a system and a user message; None if the question is refused."""
         openai = needed("openai")
         options = {k: v for k, v in dataclasses.asdict(sampling).items() if v is not None}
         messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
@@ -113,7 +98,7 @@ class OpenAIEndpoint:
         return str(text)
 
 
-def name_of(endpoint: Endpoint) -> str:
+def name_of(endpoint: OpenAIEndpoint) -> str:
     """Return the name that answers are kept under: one model at two addresses counts as two models."""
     return endpoint.model if endpoint.address is None else f"{endpoint.model} at {endpoint.address}"
 
@@ -161,11 +146,10 @@ class Asker:
     Threads may share an asker: a question that another thread is asking is asked once.
     """
 
-    def __init__(self, endpoint: Endpoint, answers: Answers, attempts: int = 1) -> None:
+    def __init__(self, endpoint: OpenAIEndpoint, answers: Answers, attempts: int = 1) -> None:
         self.endpoint, self.answers, self.attempts = endpoint, answers, attempts
         self._lock = threading.Lock()
         self._asking: dict[str, threading.Lock] = {}
-        self._refusals = 0
 
     def __call__(self, question: Question[T]) -> T | None:
         """Return the meaning of the first answer that counts, or None."""
@@ -180,11 +164,6 @@ class Asker:
                     continue
             for _ in range(self.attempts - len(self.answers.of(key))):
                 reply = self.endpoint.ask(question.system, question.user, question.sampling)
-                self._refusals = 0 if reply is not None else self._refusals + 1
-                if self._refusals >= MAX_REFUSALS:
-                    raise BackendUnavailable(
-                        f"{self.endpoint.model}: refused {MAX_REFUSALS} questions in a row"
-                    )
                 if reply is None:
                     return None
                 try:

@@ -20,7 +20,7 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -85,7 +85,6 @@ def unigram_green(key: int, previous: int, vocab_size: int) -> npt.NDArray[np.bo
 @dataclasses.dataclass(frozen=True)
 class Mark:
     family: Family  # law of the scores
-    source: str
     # Strength -> scheme, for iet's own marks and for reading unmarked text
     scheme: Callable[[float | None], Scheme] | None = None
     green: Green | None = None  # (key, previous id, V) -> green list
@@ -96,41 +95,22 @@ class Mark:
     marks: bool = True  # False: unmarked text
 
 
+def _fourier(placement: Literal["final", "raw"], kappa: float | None) -> Scheme:
+    return Scheme(kappa=KAPPA if kappa is None else kappa, n_gram=2, placement=placement)
+
+
 MARKS: Mapping[str, Mark] = {
-    "fourier": Mark(
-        FAMILIES["fourier"],
-        "IET, κ in final logits",
-        lambda kappa: Scheme(kappa=KAPPA if kappa is None else kappa, n_gram=2),
-        strength=KAPPA,
-    ),
-    "raw": Mark(
-        FAMILIES["fourier"],
-        "IET as in the paper, κ in raw logits",
-        lambda kappa: Scheme(kappa=KAPPA if kappa is None else kappa, n_gram=2, placement="raw"),
-        strength=KAPPA,
-        raw=True,
-    ),
-    "gumbel": Mark(
-        FAMILIES["gumbel"],
-        "iet's keyed Gumbel-max sampling, docs/internals/gumbel.md",
-        lambda _: Scheme(family="gumbel", n_gram=4),
-        n_gram=4,
-    ),
-    "kgw": Mark(GREEN, "Kirchenbauer et al. 2023, LeftHash, h = 1, γ = 1/2", green=kgw_green),
-    "unigram": Mark(GREEN, "Zhao et al. 2024, γ = 1/2", green=unigram_green, n_gram=1),
-    "kgw_published": Mark(
-        GREEN, "KGW with the δ of its authors' main results", green=kgw_green, strength=PUBLISHED
-    ),
-    "unigram_published": Mark(
-        GREEN,
-        "Unigram with the δ of its authors' main results",
-        green=unigram_green,
-        n_gram=1,
-        strength=PUBLISHED,
-    ),
-    "none": Mark(
-        FAMILIES["fourier"], "unmarked text, read as fourier", lambda _: Scheme(n_gram=2), marks=False
-    ),
+    "fourier": Mark(FAMILIES["fourier"], functools.partial(_fourier, "final"), strength=KAPPA),
+    # The paper's placement
+    "raw": Mark(FAMILIES["fourier"], functools.partial(_fourier, "raw"), strength=KAPPA, raw=True),
+    "gumbel": Mark(FAMILIES["gumbel"], lambda _: Scheme(family="gumbel", n_gram=4), n_gram=4),
+    # Kirchenbauer et al. 2023, LeftHash, h = 1; Zhao et al. 2024
+    "kgw": Mark(GREEN, green=kgw_green),
+    "unigram": Mark(GREEN, green=unigram_green, n_gram=1),
+    "kgw_published": Mark(GREEN, green=kgw_green, strength=PUBLISHED),
+    "unigram_published": Mark(GREEN, green=unigram_green, n_gram=1, strength=PUBLISHED),
+    # Unmarked text, read as fourier
+    "none": Mark(FAMILIES["fourier"], lambda _: Scheme(n_gram=2), marks=False),
 }
 """Name -> mark."""
 

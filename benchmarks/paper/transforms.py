@@ -240,28 +240,26 @@ class Transform:
     apply: Callable[[Log, np.random.Generator, Context], Altered]
 
 
-_REWRITING, _REMOVAL = "Structure-preserving rewriting", "Content removal"
-
 TRANSFORMS: Mapping[str, Transform] = {
     "none": Transform(
         "No transformation", "Clean", lambda log, *_: assemble(pieces_between(log, 0, len(log.text)))
     ),
-    "truncation-90": Transform(
-        "Truncation (90% kept)", _REMOVAL, lambda log, _, context: truncated(log, 0.9, context.tokenizer)
-    ),
-    "truncation-75": Transform(
-        "Truncation (75% kept)", _REMOVAL, lambda log, _, context: truncated(log, 0.75, context.tokenizer)
-    ),
-    "backtranslation-fr": Transform(
-        "Backtranslation (EN-FR-EN)",
-        _REWRITING,
-        lambda log, _, context: back_translated(log, "fr", context.translators),
-    ),
-    "backtranslation-zh": Transform(
-        "Backtranslation (EN-ZH-EN)",
-        _REWRITING,
-        lambda log, _, context: back_translated(log, "zh", context.translators),
-    ),
+    **{
+        f"truncation-{percent}": Transform(
+            f"Truncation ({percent}% kept)",
+            "Content removal",
+            lambda log, _, context, keep=percent / 100: truncated(log, keep, context.tokenizer),  # type: ignore[misc]
+        )
+        for percent in (90, 75)
+    },
+    **{
+        f"backtranslation-{code}": Transform(
+            f"Backtranslation (EN-{code.upper()}-EN)",
+            "Structure-preserving rewriting",
+            lambda log, _, context, code=code: back_translated(log, code, context.translators),  # type: ignore[misc]
+        )
+        for code in ("fr", "zh")
+    },
     "regeneration-10": Transform(
         "10% replaced",
         "Partial regeneration",

@@ -1,6 +1,6 @@
 """The paper's baselines that read plain text (§ Baselines); KGW and Unigram are in `marks`.
 
-Each is a function `read(logs, tokenizer, seed, **needs) -> list[Attribution]` with one entry for each log. A
+Each is a function `read(logs, tokenizer, seed, **needs) -> list[Reading]` with one entry for each log. A
 baseline sees the text and what its module states (number of turns, ends of turns as unit bounds). The truth
 is used for that, and to map unnamed labels to agents.
 """
@@ -12,15 +12,15 @@ import functools
 from collections.abc import Callable
 
 from benchmarks.paper.baselines import hmm, llm, segmenters
-from benchmarks.paper.baselines.reading import Attribution
+from benchmarks.paper.reading.readers import Reading
 
-__all__ = ["BASELINES", "Attribution", "Baseline"]
+__all__ = ["BASELINES", "Baseline"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
     name: str  # as the paper prints it
-    read: Callable[..., list[Attribution]]
+    read: Callable[..., list[Reading]]
     source: str
     needs: tuple[str, ...] = ()  # keyword arguments that `read` requires
 

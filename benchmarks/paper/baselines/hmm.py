@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from benchmarks.paper import needed
-from benchmarks.paper.baselines.reading import Attribution, Labels, read_tokens, unit_bounds, unit_texts
+from benchmarks.paper.baselines.reading import Labels, read_tokens, unit_bounds, unit_texts
 from benchmarks.paper.conversations.logs import Log
+from benchmarks.paper.reading.readers import Reading
 from iet.errors import InputError
 from iet.marks.tokenizer import Tokenizer
 
@@ -38,7 +39,7 @@ SHARPNESS = np.concatenate([[0.0], np.geomspace(0.25, 256, 41)])
 Floats = NDArray[np.float64]
 
 
-def read(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Attribution]:
+def read(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Reading]:
     """Attribute every log of a setting, of at least two records. Cost: one TF-IDF fit for each record."""
     if len({log.record for log in logs}) < 2:
         raise InputError("logs: expected at least two records, since prototypes come from the other records")
@@ -51,15 +52,15 @@ def read(logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Att
     records = np.array([log.record for log in logs])
     fit = np.array([_log_likelihoods(cos, truth) for cos, truth in zip(cosines, truths, strict=True)])
     stays = np.array([[(np.diff(truth) == 0).sum(), len(truth) - 1] for truth in truths], np.float64)
-    attributions = []
+    readings = []
     for record, edges, cos in zip(records, bounds, cosines, strict=True):
         is_other = records != record
         beta = SHARPNESS[fit[is_other].sum(axis=0).argmax()]
         same, pairs = stays[is_other].sum(axis=0)
         stay = (same + 1) / (pairs + 2)  # Laplace's rule, so that ρ is neither 0 nor 1
         path = viterbi(log_softmax(beta * cos, axis=-1), stay)
-        attributions.append(Attribution(np.repeat(path, np.diff(edges)), _edges(path, n), matched=False))
-    return attributions
+        readings.append(Reading(np.repeat(path, np.diff(edges)), _edges(path, n)))
+    return readings
 
 
 def similarities(logs: Sequence[Log], units: Sequence[Sequence[str]]) -> list[Floats]:

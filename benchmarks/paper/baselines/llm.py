@@ -26,22 +26,14 @@ from benchmarks.paper.asking import (
     AnswerError,
     Answers,
     Asker,
-    Endpoint,
     OpenAIEndpoint,
     Question,
     Sampling,
     in_threads,
 )
-from benchmarks.paper.baselines.reading import (
-    UNIT_TOKENS,
-    Attribution,
-    Labels,
-    match_labels,
-    read_tokens,
-    unit_bounds,
-    unit_texts,
-)
+from benchmarks.paper.baselines import reading
 from benchmarks.paper.conversations.logs import Log
+from benchmarks.paper.reading.readers import Reading
 from iet.marks.tokenizer import Tokenizer
 
 ATTEMPTS = 3
@@ -67,12 +59,12 @@ def read(
     tokenizer: Tokenizer,
     seed: int = 123,
     *,
-    endpoint: Endpoint,
+    endpoint: OpenAIEndpoint,
     tasks: Mapping[int, str],
     cache: pathlib.Path | None,
     sampling: Sampling = Sampling(),  # noqa: B008 - frozen
     workers: int = 4,
-) -> list[Attribution]:
+) -> list[Reading]:
     """Attribute every log by asking a model.
 
     Args:
@@ -80,22 +72,22 @@ def read(
         cache: file of answers; questions with an answer there are not asked again.
         workers: questions asked at once.
     """
-    tokens = [read_tokens(log, tokenizer) for log in logs]
-    bounds = [unit_bounds(log_tokens) for log_tokens in tokens]
+    tokens = [reading.read_tokens(log, tokenizer) for log in logs]
+    bounds = [reading.unit_bounds(log_tokens) for log_tokens in tokens]
     questions = []
     for log, log_tokens, edges in zip(logs, tokens, bounds, strict=True):
         speakers = len(np.unique(log_tokens.agents))
-        system, user = prompts(unit_texts(log, log_tokens, edges), edges, speakers, tasks[log.record])
+        system, user = prompts(reading.unit_texts(log, log_tokens, edges), edges, speakers, tasks[log.record])
         parse = functools.partial(parse_answer, bounds=edges, speakers=speakers)
         questions.append(Question(system, user, sampling, parse))
     asker = Asker(endpoint, Answers(cache), ATTEMPTS)
     answers = in_threads(asker, questions, workers, endpoint.model)
-    attributions = []
+    readings = []
     for log_tokens, edges, units in zip(tokens, bounds, answers, strict=True):
         speakers_of_units = np.zeros(len(edges) - 1, np.int64) if units is None else units
-        labels = match_labels(np.repeat(speakers_of_units, np.diff(edges)), log_tokens.agents)
-        attributions.append(Attribution(labels, None, matched=True, failures=int(units is None)))
-    return attributions
+        labels = reading.match_labels(np.repeat(speakers_of_units, np.diff(edges)), log_tokens.agents)
+        readings.append(Reading(labels, None, failures=int(units is None)))
+    return readings
 
 
 def prompts(units: Sequence[str], bounds: Sequence[int], speakers: int, task: str) -> tuple[str, str]:
@@ -105,7 +97,7 @@ def prompts(units: Sequence[str], bounds: Sequence[int], speakers: int, task: st
         for i, unit in enumerate(units)
     ]
     fields = {
-        "unit_tokens": UNIT_TOKENS,
+        "unit_tokens": reading.UNIT_TOKENS,
         "k": speakers,
         "num_units": len(units),
         "num_units - 1": len(units) - 1,
@@ -118,7 +110,7 @@ def prompts(units: Sequence[str], bounds: Sequence[int], speakers: int, task: st
     return system, user
 
 
-def parse_answer(answer: str, bounds: Sequence[int], speakers: int) -> Labels:
+def parse_answer(answer: str, bounds: Sequence[int], speakers: int) -> reading.Labels:
     """Return the speaker of every unit, int64 [N], if the answer keeps every rule of the prompts.
 
     The rules leave one valid answer for each labelling of the units. So the labels are read leniently, and

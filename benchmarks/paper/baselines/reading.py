@@ -1,4 +1,4 @@
-"""Tokens and units of a log, the result of a baseline, and the mapping of unnamed labels to agents.
+"""Tokens and units of a log, and the mapping of unnamed labels to agents.
 
 The mapping is the best one-to-one assignment, computed with the truth ("oracle-matched"):
 
@@ -31,14 +31,6 @@ UNIT_TOKENS = 64
 """Tokens of a unit (§ Baseline Details for MAMA)."""
 
 Labels = NDArray[np.int64]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Attribution:
-    labels: Labels  # int64 [T], agent of each token of `tokenizer.encode(log.text)`, 0 to n - 1
-    edges: NDArray[np.float64] | None  # recovered adjacency matrix [n, n]; None: the paper has N/A
-    matched: bool  # unnamed labels were mapped to agents with the truth ("oracle-matched")
-    failures: int = 0  # 1 if the method gave no valid answer and `labels` are a substitute
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -22,8 +22,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from benchmarks.paper import needed
-from benchmarks.paper.baselines.reading import Attribution, match_segments, read_tokens
+from benchmarks.paper.baselines.reading import match_segments, read_tokens
 from benchmarks.paper.conversations.logs import Log
+from benchmarks.paper.reading.readers import Reading
 from iet.marks.tokenizer import Tokenizer
 
 WINDOW_WORDS = 30
@@ -126,18 +127,16 @@ def text_tiling(text: str, segments: int) -> list[int]:
     return _bounds(text, positions)
 
 
-def read(
-    segmenter: Segmenter, logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123
-) -> list[Attribution]:
+def read(segmenter: Segmenter, logs: Sequence[Log], tokenizer: Tokenizer, seed: int = 123) -> list[Reading]:
     """Attribute logs by segments that are matched to turns."""
-    attributions = []
+    readings = []
     for log in logs:
         tokens = read_tokens(log, tokenizer)
         # A turn without the end of a token cannot be found.
         segments = tokens.labels(segmenter(log.text, len(np.unique(tokens.turns))))
         labels = match_segments(segments, tokens.turns, tokens.agents)
-        attributions.append(Attribution(labels, None, matched=True))
-    return attributions
+        readings.append(Reading(labels, None))
+    return readings
 
 
 def _depths(letters: str, w: int, k: int) -> tuple[list[float], list[float]]:

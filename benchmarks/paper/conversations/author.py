@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -38,12 +37,6 @@ class Generated:
     ids: tuple[int, ...]  # sampled, without the end token; never empty
     text: str  # stripped text of the ids without special tokens; may be empty
     entropy: float = float("nan")  # mean nats of the distributions before the mark, over every eighth token
-
-
-class Author(Protocol):
-    def generate(self, rows: Sequence[Row], agents: Sequence[str | None]) -> list[Generated]:
-        """Write a turn for each row, marked with the key of the agent of that name (`marks.agent_name`)."""
-        ...
 
 
 class ModelAuthor:

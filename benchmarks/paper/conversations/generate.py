@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paper import marks, results
-from benchmarks.paper.conversations.author import Author, ModelAuthor
+from benchmarks.paper.conversations.author import ModelAuthor
 from benchmarks.paper.conversations.logs import Log, LogFile, Setting
 from benchmarks.paper.conversations.protocol import check_setting, converse
 from benchmarks.paper.conversations.records import Record, digest_of
@@ -99,7 +99,7 @@ def final_logits(loaded: Loaded, setting: Setting, records: Sequence[Record]) ->
 def logs_of(
     setting: Setting,
     records: Sequence[Record],
-    author: Author,
+    author: ModelAuthor,
     out: pathlib.Path,
     *,
     group: int,

@@ -177,13 +177,6 @@ class LogFile:
         self.logs += new
 
 
-def read(path: pathlib.Path) -> list[Log]:
-    """Return the logs of a file with the setting that it holds."""
-    fields = JsonLines(path).objects[0]["setting"]
-    setting = Setting(**{**fields, "turn_tokens": tuple(fields["turn_tokens"])})
-    return LogFile(path, setting).logs
-
-
 def _to_dict(log: Log) -> dict[str, Any]:
     return {
         "record": log.record,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from benchmarks.paper.conversations.author import Author, Row
+from benchmarks.paper.conversations.author import ModelAuthor, Row
 from benchmarks.paper.conversations.logs import Log, Setting, Turn, check_sampling
 from benchmarks.paper.conversations.prompts import ATTACKER, Answer, Heard, parsed, prompt_of
 from benchmarks.paper.conversations.records import Record
@@ -50,7 +50,7 @@ def check_setting(setting: Setting) -> None:
 
 
 def converse(
-    author: Author,
+    author: ModelAuthor,
     setting: Setting,
     records: Sequence[Record],
     on_turns: Callable[[int], object] = lambda turns: None,
@@ -128,7 +128,7 @@ class _Conversation:
 
 
 def _speak(
-    author: Author, turns: Sequence[tuple[_Conversation, int]], on_turns: Callable[[int], object]
+    author: ModelAuthor, turns: Sequence[tuple[_Conversation, int]], on_turns: Callable[[int], object]
 ) -> None:
     """Let agents speak at once: none hears the others of this batch."""
     answered: list[tuple[tuple[int, ...], Answer, float] | None] = [None] * len(turns)

@@ -44,8 +44,7 @@ Cells = dict[str, dict[str, list[dict[str, Any]]]]
 class Method:
     name: str  # in our table
     mark: str  # of the texts that it reads
-    # "cusum", "posterior", or "printed" (the paper's decoder, nothing tuned); "" for a baseline of plain text
-    decoder: str = ""
+    decoder: str = ""  # "cusum" or "posterior"; "" for a baseline of plain text
     quoted: str | None = None  # row of the paper
     baseline: str | None = None  # a key of `BASELINES`
     ours: bool = False  # the mark is iet's
@@ -79,8 +78,6 @@ METHODS = (
     Method("IET fourier, posterior", "fourier", "posterior", ours=True),
     Method("IET gumbel, cusum", "gumbel", "cusum", ours=True),
     Method("IET gumbel, posterior", "gumbel", "posterior", ours=True),
-    Method("IET raw, cusum as printed", "raw", "printed", "IET", ours=True),
-    Method("IET fourier, cusum as printed", "fourier", "printed", ours=True),
 )
 
 EQUAL_KL = ("IET fourier, posterior", "IET gumbel, posterior", "IET fourier, cusum")
@@ -155,10 +152,7 @@ def _read(
     reader = study.loaded.reader
     if method.baseline is not None:
         needs = endpoints.get(method.baseline, {})
-        attributions = BASELINES[method.baseline].read(logs, reader, seed=123, **needs)
-        return [Reading(a.labels, a.edges, None, a.matched, a.failures) for a in attributions]
-    if method.decoder == "printed":
-        return [readers.read_as_printed(log.text, study.keys(log), reader) for log in logs]
+        return BASELINES[method.baseline].read(logs, reader, seed=123, **needs)
     tuned = study.decoder_options(method.decoder, logs[0].setting)
     if tuned:
         options[f"{method.name}, {logs[0].setting.topology}, {logs[0].setting.agents}"] = tuned
@@ -200,7 +194,7 @@ def _write(
     free: list[list[recording.Cell]] = [
         [method.name, FIGURES[name], *(mean(setting, method, name) for setting in texts)]
         for method in methods
-        if method.decoder in ("cusum", "posterior")
+        if method.decoder
         for name in UNATTRIBUTED
     ]
     names = {method.name for method in methods}

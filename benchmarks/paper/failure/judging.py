@@ -5,17 +5,18 @@
 * `binary_search`: which half holds the mistake? Until one step is left.
 
 The last two predict a step and its speaker. Without IDs no turn names its agent, so AgentAcc is 0 by
-construction.
+construction. The questions (`all_at_once.txt`, ...) have the information of the public protocols in our own
+words: the problem, its right answer (always), and the log, as lines "name: content" (**without step
+numbers**) or "Step i - name: content" (step_by_step). Names are those of the presented log.
 
 An answer is sampled once for each question and seed, and kept on disk. An answer that is not in the requested
 form ends the log without a prediction, which counts as wrong. The same holds if the endpoint refuses the
-question, or if it does not fit into the judge's context even without contents; the next run asks these again.
+question, for example as too long; the next run asks these again.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import pathlib
 import re
@@ -27,15 +28,13 @@ from benchmarks.paper.asking import (
     AnswerError,
     Answers,
     Asker,
-    Endpoint,
+    OpenAIEndpoint,
     Question,
     Sampling,
     in_threads,
 )
-from benchmarks.paper.failure import questions
-from benchmarks.paper.failure.questions import Words, shown_name
 from benchmarks.paper.failure.restoration import nearest
-from benchmarks.paper.failure.trajectories import Trajectory, agent_of
+from benchmarks.paper.failure.trajectories import Trajectory, Turn, agent_of
 
 SAMPLING = Sampling(temperature=0.6, top_p=0.95, max_tokens=1024, seed=0)
 """Sampling of the public programs with local models."""
@@ -43,8 +42,7 @@ SAMPLING = Sampling(temperature=0.6, top_p=0.95, max_tokens=1024, seed=0)
 
 @dataclasses.dataclass(frozen=True)
 class Judge:
-    endpoint: Endpoint
-    room: int | None = None  # longest question, in characters; None: unlimited
+    endpoint: OpenAIEndpoint
     workers: int = 1  # questions asked at once
 
 
@@ -58,14 +56,44 @@ class Prediction:
 class Outcome:
     prediction: Prediction | None
     reason: str  # why there is no prediction
-    unanswered: bool  # a question was refused or did not fit
+    unanswered: bool  # a question was refused
     calls: int  # number of questions
-    cut: int  # number of questions whose contents were cut to fit
+
+
+def shown_name(turn: Turn) -> str:
+    """Return the speaker's name as a judge sees it.
+
+    >>> shown_name(Turn("Coder", "x = 1")), shown_name(Turn("", "x = 1")), shown_name(Turn("", "Hi.", True))
+    ('Coder', 'unknown', 'human')
+    """
+    return turn.name or ("human" if turn.human else "unknown")
+
+
+def question(protocol: str, log: Trajectory, start: int, end: int) -> tuple[str, str]:
+    """Return the system and the user message about the steps `start` .. `end`, both included."""
+    path = pathlib.Path(__file__).with_name(f"{protocol}.txt")
+    system, _, user = path.read_text(encoding="utf-8").rstrip("\n").partition("\n\n")
+    steps = range(start, end + 1)
+    prefix = "Step {} - " if protocol == "step_by_step" else ""
+    turns = "\n".join(prefix.format(i) + f"{shown_name(log.turns[i])}: {log.turns[i].content}" for i in steps)
+    half = middle(start, end)
+    fields = {"start": start, "end": end, "half": half, "after": half + 1, "step": end}
+    return system, user.format(log=log, turns=turns, name=shown_name(log.turns[end]), **fields)
+
+
+def middle(start: int, end: int) -> int:
+    """Return the last step of the upper half of the steps `start` .. `end`.
+
+    >>> middle(0, 9), middle(5, 6)
+    (4, 5)
+    """
+    return start + (end - start) // 2
 
 
 # Protocols. Each raises AnswerError if there is no prediction.
 
-Asking = Callable[[questions.Ask], str]
+Asking = Callable[[str, str], str]
+"""(system message, user message) -> answer."""
 
 _AGENT = re.compile(r"^Agent Name:[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 _STEP = re.compile(r"^Step Number:[ \t]*([0-9]{1,9})[ \t]*$", re.MULTILINE)
@@ -73,7 +101,7 @@ _VERDICT = re.compile(r"1\. (Yes|No)\.?[ \t]*(\n|$)")
 
 
 def _all_at_once(log: Trajectory, ask: Asking) -> Prediction:
-    answer = ask(functools.partial(questions.all_at_once, log))
+    answer = ask(*question("all_at_once", log, 0, len(log.turns) - 1))
     agents, steps = _AGENT.findall(answer), _STEP.findall(answer)
     if len(agents) != 1 or len(steps) != 1 or int(steps[0]) >= len(log.turns):
         raise AnswerError("expected one line with the agent's name and one with a step of the log")
@@ -82,7 +110,7 @@ def _all_at_once(log: Trajectory, ask: Asking) -> Prediction:
 
 def _step_by_step(log: Trajectory, ask: Asking) -> Prediction:
     for step, turn in enumerate(log.turns):
-        verdict = _VERDICT.match(ask(functools.partial(questions.step_by_step, log, step)).strip())
+        verdict = _VERDICT.match(ask(*question("step_by_step", log, 0, step)).strip())
         if verdict is None:
             raise AnswerError("the first line is neither '1. Yes' nor '1. No'")
         if verdict.group(1) == "Yes":
@@ -93,12 +121,10 @@ def _step_by_step(log: Trajectory, ask: Asking) -> Prediction:
 def _binary_search(log: Trajectory, ask: Asking) -> Prediction:
     start, end = 0, len(log.turns) - 1
     while start < end:
-        answer = (
-            ask(functools.partial(questions.binary_search, log, start, end)).strip().strip("'\".").lower()
-        )
+        answer = ask(*question("binary_search", log, start, end)).strip().strip("'\".").lower()
         if answer not in ("upper half", "lower half"):
             raise AnswerError("neither 'upper half' nor 'lower half' alone")
-        half = questions.middle(start, end)
+        half = middle(start, end)
         start, end = (start, half) if answer == "upper half" else (half + 1, end)
     return Prediction(shown_name(log.turns[start]), start)
 
@@ -128,47 +154,26 @@ def judge_logs(
 
     def work(task: tuple[str, int, Trajectory]) -> Outcome:
         protocol, seed, log = task
-        return _Session(asker, judge, dataclasses.replace(sampling, seed=seed), log).outcome(protocol)
+        answers: list[str | None] = []
+
+        def ask(system: str, user: str) -> str:
+            answers.append(asker(Question(system, user, dataclasses.replace(sampling, seed=seed), str)))
+            if answers[-1] is None:
+                raise AnswerError("the endpoint refused the question")
+            return answers[-1]
+
+        prediction, reason = None, ""
+        try:
+            prediction = PROTOCOLS[protocol](log, ask)
+        except AnswerError as error:
+            reason = str(error)
+        return Outcome(prediction, reason, None in answers, len(answers))
 
     outcomes = iter(in_threads(work, tasks, judge.workers, judge.endpoint.model))
     return {
         (protocol, seed): list(itertools.islice(outcomes, len(logs)))
         for protocol, seed in itertools.product(protocols, seeds)
     }
-
-
-class _Session:
-    """The questions about one log with one seed."""
-
-    def __init__(self, asker: Asker, judge: Judge, sampling: Sampling, log: Trajectory) -> None:
-        self.asker, self.judge, self.sampling, self.log = asker, judge, sampling, log
-        self.longest = max(len(turn.content) for turn in log.turns)
-        self.calls = self.cut = 0
-        self.unanswered = False
-
-    def outcome(self, protocol: str) -> Outcome:
-        prediction, reason = None, ""
-        try:
-            prediction = PROTOCOLS[protocol](self.log, self._ask)
-        except AnswerError as error:
-            reason = str(error)
-        return Outcome(prediction, reason, self.unanswered, self.calls, self.cut)
-
-    def _ask(self, ask: questions.Ask) -> str:
-        fitted = questions.fitted(ask, self.longest, self._fits)
-        if fitted is None:
-            self.unanswered = True
-            raise AnswerError(f"longer than the judge's {self.judge.room} without any contents")
-        words, cut = fitted
-        self.calls, self.cut = self.calls + 1, self.cut + cut
-        answer = self.asker(Question(words.system, words.user, self.sampling, str))
-        if answer is None:
-            self.unanswered = True
-            raise AnswerError("the endpoint refused the question")
-        return answer
-
-    def _fits(self, words: Words) -> bool:
-        return self.judge.room is None or len(words.system) + len(words.user) <= self.judge.room
 
 
 # Scores and chance levels

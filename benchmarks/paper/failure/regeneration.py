@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks.paper import marks
 from benchmarks.paper.conversations import logs
-from benchmarks.paper.conversations.author import Author, Generated, Row
+from benchmarks.paper.conversations.author import Generated, ModelAuthor, Row
 from benchmarks.paper.conversations.prompts import Part, Prompt
 from benchmarks.paper.conversations.protocol import ATTEMPTS, NO_ANSWER, drawn_seed
 from benchmarks.paper.failure.trajectories import JOINER, Trajectory, Turn, agent_of, by_agent
@@ -97,7 +97,7 @@ def rewriting_of(
 def regenerate(
     trajectories: Sequence[Trajectory],
     rewriting: Rewriting,
-    author: Author,
+    author: ModelAuthor,
     loaded: Loaded,
     out: pathlib.Path,
 ) -> list[Trajectory]:

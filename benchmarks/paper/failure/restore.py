@@ -16,27 +16,9 @@ from typing import Any
 from benchmarks import recording, statistics
 from benchmarks.paper import results
 from benchmarks.paper.conversations.author import ModelAuthor
+from benchmarks.paper.failure import restoration
 from benchmarks.paper.failure.regeneration import regenerate, rewriting_of
-from benchmarks.paper.failure.restoration import (
-    CORRUPTIONS,
-    Corruption,
-    Identity,
-    Named,
-    cut_spans,
-    ideal_judge,
-    ideal_step,
-    identities,
-    named,
-    token_figures,
-)
-from benchmarks.paper.failure.trajectories import (
-    SUBSETS,
-    Restored,
-    Trajectory,
-    agent_of,
-    all_agents,
-    load,
-)
+from benchmarks.paper.failure.trajectories import SUBSETS, Restored, Trajectory, agent_of, all_agents, load
 from benchmarks.paper.marks import Marker
 from benchmarks.paper.reading.readers import LEVEL
 from benchmarks.writing.models import Loaded
@@ -167,7 +149,7 @@ def _cells(
     logs: Sequence[Trajectory], tokenizer: Tokenizer, registry: Registry, names: Sequence[str]
 ) -> Iterator[tuple[tuple[str, str, str], list[dict[str, Any]]]]:
     """Yield corruption, registry and knowledge of hand-overs, with the figures of every log."""
-    for name, corruption in CORRUPTIONS.items():
+    for name, corruption in restoration.CORRUPTIONS.items():
         bare = [_not_restored(log, corruption, tokenizer) for log in logs]
         yield (corruption.title, "not restored", ""), bare
         hand_overs = "known" if name == "ids" else "anywhere"
@@ -177,16 +159,24 @@ def _cells(
                 corrupted = corruption.corrupt(log)
                 agents = log.agents if keys == "own" else names
                 report = corruption.read(Auditor(registry, level=LEVEL, known_agents=agents), corrupted)
-                attributed = named(report)
+                attributed = restoration.named(report)
                 restored = corruption.restore(corrupted, attributed)
-                figures.append(_figures(log, tokenizer, restored, attributed, named(report, guesses=True)))
+                figures.append(
+                    _figures(log, tokenizer, restored, attributed, restoration.named(report, guesses=True))
+                )
             yield (corruption.title, title, hand_overs), figures
 
 
-def _not_restored(log: Trajectory, corruption: Corruption, tokenizer: Tokenizer) -> dict[str, Any]:
+def _not_restored(
+    log: Trajectory, corruption: restoration.Corruption, tokenizer: Tokenizer
+) -> dict[str, Any]:
     """Return the figures of the corrupted log, with the names that it still has."""
     corrupted, agents = corruption.corrupt(log), set(log.agents)
-    spans = cut_spans(corrupted) if corruption is CORRUPTIONS["boundaries"] else corrupted.spans
+    spans = (
+        restoration.cut_spans(corrupted)
+        if corruption is restoration.CORRUPTIONS["boundaries"]
+        else corrupted.spans
+    )
     attributed = [
         (*span, agent_of(turn.name) if agent_of(turn.name) in agents else "")
         for turn, span in zip(corrupted.turns, spans, strict=True)
@@ -198,26 +188,26 @@ def _figures(
     log: Trajectory,
     tokenizer: Tokenizer,
     restored: Restored,
-    attributed: Sequence[Named],
-    guesses: Sequence[Named],
+    attributed: Sequence[restoration.Named],
+    guesses: Sequence[restoration.Named],
 ) -> dict[str, Any]:
-    turns = identities(log, attributed, guesses)
+    turns = restoration.identities(log, attributed, guesses)
     ours = [turn for turn in turns if turn.agent]
     tools = [turn for turn in turns if not turn.agent]
     return {
         "log": log.number,
-        **token_figures(log, attributed, tokenizer.encode(log.text).char_ends),
+        **restoration.token_figures(log, attributed, tokenizer.encode(log.text).char_ends),
         "turns": len(ours),
         "right": _right(ours),
         "guessed": sum(turn.guess == turn.agent for turn in ours),
         "tools": len(tools),
         "tools_open": _right(tools),
-        "ideal_judge": float(ideal_judge(log, restored)),
-        "ideal_step": float(ideal_step(log, restored)),
+        "ideal_judge": float(restoration.ideal_judge(log, restored)),
+        "ideal_step": float(restoration.ideal_step(log, restored)),
     }
 
 
-def _right(turns: Sequence[Identity]) -> int:
+def _right(turns: Sequence[restoration.Identity]) -> int:
     return sum(turn.attributed == turn.agent for turn in turns)
 
 

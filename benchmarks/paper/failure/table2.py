@@ -43,7 +43,7 @@ _GUESS = {"all_at_once": "uniform_speaker", "step_by_step": "turn_speaker", "bin
 _HEADER = (
     *("subset", "protocol", "corruption", "log"),
     *SCORES.values(),
-    *("predictions %", "cut %", "chance AgentAcc %", "chance StepAcc %"),
+    *("predictions %", "chance AgentAcc %", "chance StepAcc %"),
     *("paper AgentAcc %", "paper StepAcc %"),
 )
 
@@ -107,7 +107,6 @@ def run(
         **restore.made_by(loaded, drawn),
         "judge": judge.endpoint.model,
         "judge_address": judge.endpoint.address,
-        "judge_room": judge.room,
         "level": LEVEL,
         **dataclasses.asdict(options),
         "judge_seeds": list(seeds),
@@ -222,23 +221,19 @@ def _write(
         condition, level = conditions[number], levels[number]
         table = tables[protocol, number]
         every = list(itertools.chain.from_iterable(outcomes[protocol, number]))
-        predicted, cut = (
-            float(np.mean(flags))
-            for flags in ([o.prediction is not None for o in every], [o.cut > 0 for o in every])
-        )
+        predicted = float(np.mean([outcome.prediction is not None for outcome in every]))
         printed: tuple[recording.Cell, ...] = ("", "")
         if condition.side and condition.subset == SUBSETS[0]:
             printed = quoted.TABLE2[protocol][condition.side][condition.corruption]
         names = (condition.subset, protocol, TITLES[condition.corruption], condition.log)
         means = [statistics.crossed(100 * table[name], seed) for name in SCORES]
         guesses = (100 * level[_GUESS[protocol]], 100 * level["uniform_step"])
-        rows.append([*names, *means, 100 * predicted, 100 * cut, *guesses, *printed])
+        rows.append([*names, *means, 100 * predicted, *guesses, *printed])
         cells.append(
             {
                 **dict(zip(_HEADER, names, strict=False)),
                 "predicted": predicted,
                 "questions": sum(outcome.calls for outcome in every),
-                "questions_cut": sum(outcome.cut for outcome in every),
                 "unanswered": sum(outcome.unanswered for outcome in every),
             }
         )
@@ -284,7 +279,7 @@ def _compared(
 
 def _note(loaded: Loaded, options: Options, judge: Judge, cells: Sequence[Mapping[str, Any]]) -> str:
     sampling = options.sampling
-    sums = {name: sum(cell[name] for cell in cells) for name in ("questions", "questions_cut", "unanswered")}
+    sums = {name: sum(cell[name] for cell in cells) for name in ("questions", "unanswered")}
     predicted = float(np.mean([cell["predicted"] for cell in cells]))
     warning = ""
     if predicted < 0.5:
@@ -298,6 +293,5 @@ def _note(loaded: Loaded, options: Options, judge: Judge, cells: Sequence[Mappin
         seeds=options.seeds,
         warning=warning,
         model=loaded.name,
-        room="unlimited" if judge.room is None else judge.room,
         **sums,
     )

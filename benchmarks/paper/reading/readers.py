@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.paper.marks import GAMMA, GREEN, Keys
-from benchmarks.paper.reading import printed
 from iet.audit.auditor import Auditor
 from iet.audit.evidence import activity_log_p, benjamini_hochberg, decoy_log_p, holm, segment_log_p
 from iet.audit.metrics import token_accuracy, token_labels
@@ -49,7 +48,6 @@ class Reading:
     edges: NDArray[np.float64] | None  # Â over all keys, of those labels; None: the paper has N/A
     # Labels if text may stay unattributed (-1), at `LEVEL`; None: the reader always attributes
     free: Labels | None = None
-    matched: bool = False  # unnamed labels were mapped to agents with the truth
     failures: int = 0  # 1 if the reader gave no answer
 
 
@@ -91,16 +89,6 @@ def read(
         _edges(segmentation, scores),
         _free(scores, pairs, keys.family, decoder, more),
     )
-
-
-def read_as_printed(text: str, keys: Keys, tokenizer: Tokenizer) -> Reading:
-    """Read a text by the paper's decoder as it is printed (`printed`), in forced choice."""
-    scores = keys.scores(tokenizer.encode(text).token_ids)
-    return _forced(printed.labels(scores), scores)
-
-
-def _forced(labels: Labels, scores: NDArray[np.float32]) -> Reading:
-    return Reading(labels, _edges(Segmentation(labels.astype(np.int32)), scores))
 
 
 def tune(texts: Sequence[tuple[str, Keys, Labels]], tokenizer: Tokenizer) -> dict[str, Any]:

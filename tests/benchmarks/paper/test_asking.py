@@ -17,14 +17,7 @@ from tests.support.paper_logs import log_of, prose, words
 pytest.importorskip("openai")
 pytest.importorskip("transformers")
 
-from benchmarks.paper.asking import (
-    AnswerError,
-    Answers,
-    Asker,
-    OpenAIEndpoint,
-    Question,
-    Sampling,
-)
+from benchmarks.paper.asking import AnswerError, Answers, Asker, OpenAIEndpoint, Question, Sampling
 from benchmarks.paper.baselines import llm
 from benchmarks.paper.baselines.reading import read_tokens, unit_bounds
 
@@ -104,12 +97,10 @@ def test_a_server_without_answers_stops_the_run_without_showing_the_key(reply):
     assert error.value.__context__ is None
 
 
-def test_a_refused_question_has_no_answer_and_eight_in_a_row_stop_the_run():
+def test_a_refused_question_has_no_answer():
     with serving(lambda *_: 400) as server:
-        asker = Asker(endpoint(server), Answers(None))
-        assert [asker(question(str(i))) for i in range(7)] == [None] * 7
-        with pytest.raises(BackendUnavailable, match="refused 8 questions"):
-            asker(question("8"))
+        assert Asker(endpoint(server), Answers(None), 3)(question("How many?")) is None
+        assert len(server.requests) == 1
 
 
 def test_an_address_hides_user_and_password_and_a_missing_key_is_named(monkeypatch):
@@ -189,5 +180,4 @@ def test_right_answers_have_accuracy_one_and_a_log_without_an_answer_counts_as_a
     # Every token goes to one speaker, who is matched to the agent with the most tokens.
     assert right[3] == pytest.approx(np.bincount(truths[3]).max() / len(truths[3]))
     assert [a.failures for a in attributions] == [0, 0, 0, 1]
-    assert all(a.matched and a.edges is None for a in attributions)
     assert len(server.requests) == 3 + llm.ATTEMPTS

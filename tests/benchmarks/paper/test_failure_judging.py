@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from tests.support.chat_server import serving
@@ -13,8 +11,7 @@ pytest.importorskip("openai")
 pytest.importorskip("transformers")
 
 from benchmarks.paper.asking import OpenAIEndpoint
-from benchmarks.paper.failure import questions
-from benchmarks.paper.failure.judging import Judge, Prediction, Seen, chance, judge_logs, score
+from benchmarks.paper.failure.judging import Judge, Prediction, Seen, chance, judge_logs, question, score
 from benchmarks.paper.failure.trajectories import SUBSETS, Trajectory, Turn
 
 pytestmark = pytest.mark.usefixtures("any_key")
@@ -36,8 +33,8 @@ def knows(body) -> str:
     return knowing(user, LOGS[number].mistake_agent, LOGS[number].mistake_step)
 
 
-def ask(server, logs=LOGS, room=None, **options):
-    judge = Judge(OpenAIEndpoint("tiny", server.url, retries=0), room=room, workers=2)
+def ask(server, logs=LOGS, **options):
+    judge = Judge(OpenAIEndpoint("tiny", server.url, retries=0), workers=2)
     return judge_logs(logs, judge, **{"cache": None, **options})
 
 
@@ -49,7 +46,7 @@ def test_a_judge_who_knows_is_right_in_every_protocol_with_the_protocols_number_
             assert outcome.prediction == Prediction(log.mistake_agent, log.mistake_step)
             calls = {"all_at_once": [1], "step_by_step": [log.mistake_step + 1], "binary_search": [2, 3]}
             assert outcome.calls in calls[protocol]
-            assert (outcome.cut, outcome.unanswered) == (0, False)
+            assert not outcome.unanswered
     assert len(server.requests) == sum(
         outcome.calls for outcomes_of_protocol in outcomes.values() for outcome in outcomes_of_protocol
     )
@@ -96,24 +93,6 @@ def test_a_refused_question_leaves_its_log_without_a_prediction():
     assert outcomes[1].prediction is None
 
 
-def test_a_log_that_is_too_long_loses_the_middle_of_its_longest_contents():
-    turns = tuple(Turn(turn.name, f"{turn.content} {'x' * 900} end") for turn in LOGS[1].turns)
-    log = dataclasses.replace(LOGS[1], turns=turns)
-    with serving(lambda body, _: knows(body)) as server:
-        outcomes = ask(server, [log], room=4000)
-        for request in server.requests:
-            assert sum(len(message["content"]) for message in request["body"]["messages"]) <= 4000
-        assert outcomes["all_at_once", 0][0].cut == 1
-        assert outcomes["step_by_step", 0][0].cut == 0  # three turns fit
-        assert [outcomes_of_protocol[0].prediction.step for outcomes_of_protocol in outcomes.values()] == [
-            2,
-            2,
-            2,
-        ]
-        (outcome,) = ask(server, [log], room=500, protocols=["all_at_once"])["all_at_once", 0]
-        assert (outcome.prediction, outcome.unanswered, outcome.calls) == (None, True, 0)
-
-
 def test_steps_of_a_cut_log_stand_for_the_original_turns_that_they_share_most_with():
     log = trajectory([("A", "a" * 10), ("B", "b" * 10), ("A", "c" * 10)], mistake=("B", 1))
     presented = trajectory([("A", log.text[:11]), ("B", log.text[11:])], mistake=("B", 1))
@@ -136,10 +115,11 @@ def test_chance_is_the_mean_over_all_guesses():
     }
 
 
-@pytest.mark.parametrize("longest", [0, 1, 4, 25])
-def test_a_capped_content_keeps_both_ends(longest):
-    content = "abcdefghijklmnopqrstuvwxyz" * 2
-    head, tail = questions.capped(content, longest).split(questions.GAP)
-    assert len(head + tail) == longest
-    assert content.startswith(head)
-    assert content.endswith(tail)
+def test_the_log_is_shown_without_step_numbers_except_step_by_step():
+    log = trajectory([("A", "one"), ("", "two"), ("B", "three")])
+    everything = question("all_at_once", log, 0, 2)[1]
+    assert "\nunknown: two\nB: three\n" in everything
+    steps = question("step_by_step", log, 0, 1)[1]
+    assert "\nStep 0 - A: one\nStep 1 - unknown: two\n\nThe last step is step 1, by unknown." in steps
+    halves = question("binary_search", log, 0, 2)[1]
+    assert "upper half is step 0 to step 1, the lower half step 2 to step 2" in halves

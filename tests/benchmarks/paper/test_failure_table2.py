@@ -70,7 +70,7 @@ def test_the_experiment_writes_every_cell_and_continues_where_it_was(data, tmp_p
         assert "differs in judge; choose another --out" in capsys.readouterr().err
     content = json.loads((out / "table2.json").read_text())
     assert content["cells"] == first["cells"]
-    shown = [
+    conditions = [
         ("clean", "original"),
         ("clean", "rewritten, gumbel"),
         ("ID removal", "original"),
@@ -81,10 +81,12 @@ def test_the_experiment_writes_every_cell_and_continues_where_it_was(data, tmp_p
         ("boundary corruption", "restored, gumbel"),
     ]
     table = {(row["protocol"], row["corruption"], row["log"]): row for row in content["table"]}
-    assert list(table) == [(protocol, *condition) for protocol in TABLE2 for condition in shown]
+    assert list(table) == [(protocol, *condition) for protocol in TABLE2 for condition in conditions]
     for protocol in TABLE2:
         for log in ("original", "rewritten, gumbel"):
-            clean, bare, cut = (table[protocol, *condition] for condition in shown if condition[1] == log)
+            clean, bare, cut = (
+                table[protocol, *condition] for condition in conditions if condition[1] == log
+            )
             assert clean["AgentAcc %"][0] == clean["StepAcc %"][0] == cut["StepAcc by index %"][0] == 100
             # Only all_at_once can name an agent that the log does not name.
             assert (bare["StepAcc %"][0], bare["AgentAcc %"][0]) == (100, 100 * (protocol == "all_at_once"))
