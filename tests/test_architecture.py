@@ -143,9 +143,7 @@ def test_the_tree_keeps_its_rules() -> None:
         ({"iet/decoding/fit.py": "x = 'posterior' == 'a'"}, None),
     ],
 )
-def test_what_is_against_the_rules_is_found(
-    files: dict[str, str], expected: str | None, tmp_path: pathlib.Path
-) -> None:
+def test_violations_are_found(files: dict[str, str], expected: str | None, tmp_path: pathlib.Path) -> None:
     modules = (
         "iet/__init__",
         "iet/kernels",

@@ -27,7 +27,7 @@ from iet import errors
         ("3", False, "x: got '3', expected a number of at least 1"),
     ],
 )
-def test_a_number_that_is_refused_is_named_with_what_is_accepted(
+def test_an_invalid_number_is_named_with_the_accepted_range(
     value: object, integer: bool, message: str
 ) -> None:
     with pytest.raises(errors.InputError) as caught:
@@ -37,7 +37,7 @@ def test_a_number_that_is_refused_is_named_with_what_is_accepted(
         errors.check_number("x", value, 1, 9, integer=integer)
 
 
-def test_an_int_too_long_for_a_repr_is_refused_likewise() -> None:
+def test_an_int_too_long_for_a_repr_is_rejected() -> None:
     with pytest.raises(errors.InputError, match="x: got an int of 16610 bits"):
         errors.check_number("x", 10**5000, 1)
 

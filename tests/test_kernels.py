@@ -187,7 +187,7 @@ def test_half_types_round_once_to_nearest_even(isa: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_embed_leaves_what_it_was_given(dtype: str) -> None:
+def test_embed_leaves_its_inputs_unchanged(dtype: str) -> None:
     torch = pytest.importorskip("torch")
     keys, values = key_table(300), torch.randn(4, 310).to(getattr(torch, dtype))
     contexts, slots = [[5], [6], [7], [8]], [0, -1, 2, 1]
@@ -216,7 +216,7 @@ def test_embed_then_score_reads_the_same_slot() -> None:
         assert np.array_equal(logits[0], np.float32(0.8) * scores[:, slot])
 
 
-def test_what_a_native_call_needs_is_made_once_and_shows_no_key() -> None:
+def test_native_arguments_are_built_once_and_show_no_key() -> None:
     keys = key_table(100)
     assert keys.marking is keys.marking
     assert "subkeys" not in repr(keys.marking)
@@ -306,7 +306,7 @@ def shifted(values: Any, dtype: type) -> np.ndarray[Any, Any]:
 
 
 @needs_native
-def test_what_lies_across_words_is_copied_before_native_code_reads_it(
+def test_misaligned_arrays_are_copied_before_native_code_reads_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     keys, addresses = key_table(100), list[int]()
@@ -422,7 +422,7 @@ def test_bad_logits_are_refused_before_any_work() -> None:
             kernels.embed_(good, [[1], [2]], [0, 1], keys, temperature=temperature)
 
 
-def test_tensors_elsewhere_are_refused() -> None:
+def test_tensors_on_other_devices_are_rejected() -> None:
     torch = pytest.importorskip("torch")
     keys = key_table(100)
     with pytest.raises(BackendUnavailable, match="meta"):

@@ -20,6 +20,6 @@ def test_a_message_that_cannot_be_formatted_fails(
         logger.warning("%d agents", "two")
 
 
-def test_what_is_logged_is_heard(logged: io.StringIO) -> None:
+def test_log_records_are_captured(logged: io.StringIO) -> None:
     logging.getLogger("iet.well").warning("%d agents", 2)
     assert logged.getvalue() == "2 agents\n"

@@ -18,7 +18,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
-def test_the_first_program_runs_as_it_stands_and_once_more(
+def test_the_first_program_runs_unchanged_twice(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("transformers")
@@ -93,7 +93,7 @@ def test_on_a_package_index_every_link_is_whole(tmp_path: pathlib.Path) -> None:
     assert subprocess.run(command, capture_output=True).returncode != 0  # once is enough
 
 
-def test_pages_that_everybody_reads_are_short() -> None:
+def test_main_pages_are_short() -> None:
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert len(README.splitlines()) <= 120
     assert len(README.split()) <= 900

@@ -67,7 +67,7 @@ def test_everything_has_a_version_and_hashes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXTRAS)
-def test_everything_that_is_asked_for_is_there(name: str) -> None:
+def test_every_requirement_is_pinned(name: str) -> None:
     pinned = entries(name)
     requirements = declared(EXTRAS[name])
     missing = [
@@ -82,7 +82,7 @@ def test_everything_that_is_asked_for_is_there(name: str) -> None:
     assert refused == [], MEND
 
 
-def test_what_builds_the_package_is_there() -> None:
+def test_build_requirements_are_pinned() -> None:
     pinned = entries("build")
     requirements = [Requirement(text) for text in PROJECT["build-system"]["requires"]]
     assert all(

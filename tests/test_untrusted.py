@@ -89,7 +89,7 @@ def test_nothing_from_outside_is_run_as_code() -> None:
         "os.system(line)",
     ],
 )
-def test_what_would_run_code_is_found(source: str) -> None:
+def test_code_execution_is_detected(source: str) -> None:
     assert len(list(findings(source))) == 1
 
 
@@ -106,7 +106,7 @@ def test_what_would_run_code_is_found(source: str) -> None:
         "import multiprocessing",
     ],
 )
-def test_what_runs_none_is_let_be(source: str) -> None:
+def test_harmless_calls_are_accepted(source: str) -> None:
     assert list(findings(source)) == []
 
 

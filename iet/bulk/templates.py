@@ -175,9 +175,9 @@ def count(documents: Iterable[tuple[int, UInt64s]], *, least: int, size: int, fr
     for document, symbols in documents:
         # A fragment counts once in a document.
         loops.count_fragments(np.unique(_fragments(symbols, fragment)[1]), document, hashes, counts, firsts)
-    found = np.flatnonzero(counts >= least)
-    found = found[np.argsort(hashes[found])]
-    return Templates(fragment, hashes[found], firsts[found])
+    common = np.flatnonzero(counts >= least)
+    common = common[np.argsort(hashes[common])]
+    return Templates(fragment, hashes[common], firsts[common])
 
 
 def symbols_of(value: Any, ids: bool) -> UInt64s | None:

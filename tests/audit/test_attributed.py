@@ -44,7 +44,7 @@ def factor(text: str) -> float:
     return float(chance_factors(decode_texts(plan, plan.encode([text]), None, True).spans, 1)[0])
 
 
-def test_tokens_are_named_that_are_sure_by_themselves(unnamed: Report, named: Report) -> None:
+def test_tokens_are_named_by_their_own_posterior(unnamed: Report, named: Report) -> None:
     assert_tiles(named, WEAK_TEXT)
     assert named.posterior is not None
     np.testing.assert_array_equal(named.posterior, unnamed.posterior)
@@ -62,7 +62,7 @@ def test_tokens_are_named_that_are_sure_by_themselves(unnamed: Report, named: Re
         assert (segment.agent is not None) == (segment.error <= 0.05 and segment.best_guess in named.found)
 
 
-def test_who_followed_whom_stays_and_cuts_are_no_boundaries(unnamed: Report, named: Report) -> None:
+def test_transitions_stay_and_cuts_are_no_boundaries(unnamed: Report, named: Report) -> None:
     assert named.transitions.adjacency.tolist() == unnamed.transitions.adjacency.tolist()
     assert named.transitions.agents == unnamed.transitions.agents
     assert named.transitions.observed == unnamed.transitions.observed
@@ -78,7 +78,7 @@ def test_who_followed_whom_stays_and_cuts_are_no_boundaries(unnamed: Report, nam
     assert cuts >= 4
 
 
-def test_every_form_shows_what_is_named_and_what_is_open(named: Report) -> None:
+def test_every_format_shows_named_and_unnamed_words(named: Report) -> None:
     assert_fits_the_schema(named)
     data = json.loads(named.to_json())
     assert data["decoder"]["options"] == {"attributed": "tokens"}
@@ -103,7 +103,7 @@ def test_every_form_shows_what_is_named_and_what_is_open(named: Report) -> None:
     assert "only those words are named" not in str(reader().audit(TEXT))
 
 
-def test_many_texts_are_named_alike() -> None:
+def test_named_tokens_of_a_batch_equal_single_audits() -> None:
     auditor = reader(WEAK, attributed="tokens")
     texts = [WEAK_TEXT, "", TEXT, spell(write(WEAK, [(None, 300)], seed=9)), WEAK_TEXT[:2000]]
     expected = [auditor.audit(text) for text in texts]
@@ -119,7 +119,7 @@ def test_many_texts_are_named_alike() -> None:
         assert row["coverage"] == report.coverage
 
 
-def test_a_piece_between_known_boundaries_stays_whole_where_it_quotes() -> None:
+def test_a_piece_between_known_boundaries_stays_whole_with_quotations() -> None:
     first, second = write(TEAM, [("planner", 150)], 1), write(TEAM, [("critic", 120)], 2)
     ids = [*first, *second[:60], *first[40:80], *second[60:]]
     by_token, by_segment = (
@@ -170,12 +170,12 @@ def test_parts_and_known_boundaries_go_with_it() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(options: dict[str, Any], message: str) -> None:
+def test_invalid_combinations_are_rejected_at_once(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         iet.Auditor(TEAM, **options)
 
 
-def test_copies_and_the_configuration_know_it(tmp_path: Any) -> None:
+def test_copies_and_configuration_hold_the_option(tmp_path: Any) -> None:
     registry = team()
     registry.save(tmp_path / "team.json")
     auditor = reader(Registry.load(tmp_path / "team.json"), attributed="tokens")

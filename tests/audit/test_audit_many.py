@@ -15,7 +15,7 @@ from tests.support.teams import WORDS, team
 from tests.support.texts import DECODERS, IDS, TEXT, reader
 
 
-def test_audit_many_is_audit_one_after_another_and_lazy() -> None:
+def test_audit_many_equals_audit_and_is_lazy() -> None:
     texts = [TEXT, "", "w1 w2 w3", TEXT[:500]]
     auditor = reader()
     for many, text in zip(auditor.audit_many(texts), texts, strict=True):
@@ -29,7 +29,7 @@ def test_audit_many_is_audit_one_after_another_and_lazy() -> None:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_what_is_evidence_in_another_document_attributes_nothing_here(decoder: str) -> None:
+def test_evidence_in_another_document_attributes_nothing(decoder: str) -> None:
     everything, nothing = np.array([[0, len(IDS)]]), np.zeros((0, 2), np.int64)
     results = audit_columns(reader(decoder=decoder).plan, None, [IDS, IDS], [everything, nothing])
     first = len(results.segments["agent"]) // 2
@@ -41,7 +41,7 @@ def test_what_is_evidence_in_another_document_attributes_nothing_here(decoder: s
 
 
 @pytest.mark.parametrize("batch", [1, 700, 1 << 18])
-def test_audit_many_keeps_the_order_whatever_the_batches(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_many_keeps_the_order_for_any_batches(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iet.audit.auditor, "BATCH_CHARACTERS", batch)
     texts = [TEXT[i : i + 90 * i] for i in range(0, 60, 4)]
     auditor = reader()
@@ -50,7 +50,7 @@ def test_audit_many_keeps_the_order_whatever_the_batches(batch: int, monkeypatch
 
 
 @pytest.mark.parametrize("batch", [1, 1 << 18])
-def test_audit_many_raises_at_the_text_that_is_to_blame(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_many_raises_at_the_invalid_text(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iet.audit.auditor, "BATCH_CHARACTERS", batch)
 
     def interrupted() -> Any:
@@ -73,7 +73,7 @@ def test_audit_many_raises_at_the_text_that_is_to_blame(batch: int, monkeypatch:
 
 
 @pytest.mark.parametrize("texts", ["one text", b"one text", None, 7])
-def test_audit_many_refuses_what_is_no_list_at_once(texts: Any) -> None:
+def test_audit_many_rejects_invalid_lists_at_once(texts: Any) -> None:
     with pytest.raises(InputError, match=rf"texts: got {type(texts).__name__}, expected a list"):
         reader().audit_many(texts)
 

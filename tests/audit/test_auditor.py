@@ -152,7 +152,7 @@ def test_old_and_new_keys_of_an_agent_are_one_agent() -> None:
     assert report.transitions.observed == ()
 
 
-def test_a_report_names_the_keys_that_were_read_though_the_registry_changes() -> None:
+def test_a_report_names_its_keys_after_the_registry_changes() -> None:
     registry = team()
     auditor, digest = reader(registry), registry.digest
     registry.add("late")
@@ -168,7 +168,7 @@ def test_one_agent_alone_is_found(decoder: str) -> None:
     assert iet.Auditor(registry, decoder).audit(token_ids=write(registry, [(None, 200)])).coverage == 0
 
 
-def test_keys_that_were_rotated_out_do_not_blur_transitions() -> None:
+def test_rotated_out_keys_leave_transitions_unchanged() -> None:
     registry = team()
     ids = write(registry, [("planner", 250), ("critic", 250)])
     earlier = reader(registry).audit(token_ids=ids).transitions
@@ -231,7 +231,7 @@ def test_invisible_characters_change_no_attribution(invisible: str, every: int) 
         assert part == TEXT[a.char_start : a.char_end]
 
 
-def test_a_text_of_invisible_characters_alone_is_nobodys() -> None:
+def test_a_text_of_invisible_characters_is_unattributed() -> None:
     report = reader().audit("\u200b\ufeff")
     assert (report.tokens, report.segments, report.invisible) == (0, (), 2)
     assert report.char_agents == ((0, 2, None),)
@@ -274,7 +274,7 @@ def test_an_empty_text_has_a_report(decoder: str) -> None:
 
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("tokens", [1, 2, 3, 4])
-def test_a_text_shorter_than_the_n_gram_is_nobodys(decoder: str, tokens: int) -> None:
+def test_a_text_shorter_than_the_n_gram_is_unattributed(decoder: str, tokens: int) -> None:
     registry = team(n_gram=4)
     text = spell(range(5, 5 + tokens))
     report = reader(registry, decoder).audit(text)

@@ -47,7 +47,7 @@ def test_bad_options_are_refused_at_once(options: dict[str, Any], message: str) 
     assert message in str(refusal.value)
 
 
-def test_decoys_reach_the_level_however_a_copied_text_is_read() -> None:
+def test_decoys_reach_the_level_for_copied_texts() -> None:
     single = team(["planner"])
     iet.Auditor(single, decoys=99)
     with pytest.raises(InputError, match="decoys: got 99, expected at least 399"):
@@ -55,7 +55,7 @@ def test_decoys_reach_the_level_however_a_copied_text_is_read() -> None:
     iet.Auditor(single, decoys=399, as_copied=True)
 
 
-def test_bools_of_numpy_will_do() -> None:
+def test_numpy_bools_are_accepted() -> None:
     configuration = iet.Auditor(TEAM, allow_unattributed=np.False_, as_copied=np.False_).configuration  # type: ignore[arg-type]
     assert configuration == iet.Auditor(TEAM, allow_unattributed=False).configuration
 
@@ -80,7 +80,7 @@ def test_one_of_several_profiles_can_be_named() -> None:
         iet.Auditor(registry, profile="other")
 
 
-def test_what_is_no_text_is_refused() -> None:
+def test_invalid_texts_are_rejected() -> None:
     auditor = reader()
     for arguments, message in (
         ({}, "neither or both"),
@@ -94,7 +94,7 @@ def test_what_is_no_text_is_refused() -> None:
 
 
 @pytest.mark.parametrize("ids", [[[1, 2]], [1.5, 2.0], 7, ["w1"], [True, False], [[1], [2, 3]]])
-def test_what_are_no_token_ids_is_refused(ids: Any) -> None:
+def test_invalid_token_ids_are_rejected(ids: Any) -> None:
     with pytest.raises(ShapeError, match="token_ids: got"):
         reader().audit(token_ids=ids)
 
@@ -120,7 +120,7 @@ def test_a_tokenizer_that_was_replaced_is_noticed(tmp_path: pathlib.Path) -> Non
         iet.Auditor(registry).audit(TEXT)
 
 
-def test_neither_report_nor_auditor_shows_a_secret(tmp_path: pathlib.Path) -> None:
+def test_reports_and_auditors_hide_secrets(tmp_path: pathlib.Path) -> None:
     registry = team()
     registry.save(tmp_path / "team.json")
     auditor = reader(registry, "cusum", window=32)
@@ -147,7 +147,7 @@ def test_neither_report_nor_auditor_shows_a_secret(tmp_path: pathlib.Path) -> No
         pickle.dumps(iet.Auditor(team()))
 
 
-def test_copies_of_an_auditor_find_the_same(tmp_path: pathlib.Path) -> None:
+def test_copies_of_an_auditor_agree(tmp_path: pathlib.Path) -> None:
     registry = team()
     registry.save(tmp_path / "team.json")
     auditor = iet.Auditor(

@@ -22,7 +22,7 @@ from tests.support.teams import team
 TEXT = pathlib.Path(__file__).parents[2] / "README.md"
 
 
-def test_marked_scores_follow_theory_where_many_tokens_are_likely() -> None:
+def test_marked_scores_follow_theory_at_high_entropy() -> None:
     rng = np.random.default_rng(0)
     scores = calibrate.marked_scores("fourier", 0.8, 4.8, rng, 1 << 14)  # of 256 tokens nearly all are likely
     assert scores.mean() == pytest.approx(float(FAMILIES["fourier"].mean(0.8)), abs=0.02)
@@ -72,12 +72,12 @@ def test_power_falls_with_keys_and_grows_with_entropy_and_kappa() -> None:
         ({"entropies": (1.0, 5.6)}, r"entropies: got 5\.6, expected at most 5\.5"),
     ],
 )
-def test_power_refuses_what_makes_no_sense(arguments: dict[str, object], words: str) -> None:
+def test_power_rejects_invalid_arguments(arguments: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
         calibrate.power(**arguments)  # type: ignore[arg-type]
 
 
-def test_unmarked_text_is_read_as_marked_about_as_often_as_the_level_says(tmp_path: pathlib.Path) -> None:
+def test_the_false_positive_rate_matches_the_level(tmp_path: pathlib.Path) -> None:
     content = TEXT.read_text(encoding="utf-8")
     texts = [content[i : i + 1500] for i in range(0, min(len(content), 12_000), 1500)]
     (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps({"text": t}) for t in texts) + "\n\n")
@@ -119,7 +119,7 @@ def test_an_interval_is_over_texts_not_pairs() -> None:
 
 
 @pytest.mark.parametrize(("texts", "segments", "rate"), [(5, 1000, 0.01), (8, 1000, 0.01), (5, 5000, 0.001)])
-def test_an_interval_of_few_texts_holds_the_rate(texts: int, segments: int, rate: float) -> None:
+def test_an_interval_of_few_texts_covers_the_rate(texts: int, segments: int, rate: float) -> None:
     rng, covered = np.random.default_rng(texts), 0
     for _ in range(400):
         low, high = calibrate.clustered_interval(
@@ -147,7 +147,7 @@ def test_a_corpus_is_a_folder_a_file_or_lines_of_json(tmp_path: pathlib.Path) ->
     assert list(calibrate.read_corpus(tmp_path / "upper")) == ["one", "two"]
 
 
-def test_what_is_hidden_in_a_corpus_counts_and_is_not_read(tmp_path: pathlib.Path) -> None:
+def test_hidden_files_of_a_corpus_are_counted_and_not_read(tmp_path: pathlib.Path) -> None:
     (tmp_path / ".config").mkdir()
     for name in (".b.txt", ".config/c.txt", ".config/d.png"):
         (tmp_path / name).write_text("hidden")
@@ -159,7 +159,7 @@ def test_what_is_hidden_in_a_corpus_counts_and_is_not_read(tmp_path: pathlib.Pat
     assert list(calibrate.read_corpus(tmp_path / ".config")) == ["hidden"]  # it was asked for
 
 
-def test_what_is_no_corpus_is_refused_with_file_and_line(tmp_path: pathlib.Path) -> None:
+def test_invalid_corpora_are_rejected_with_file_and_line(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="which does not exist"):
         list(calibrate.read_corpus(tmp_path / "nothing"))
     with pytest.raises(InputError, match="expected files that end in"):
@@ -182,7 +182,7 @@ def test_what_is_no_corpus_is_refused_with_file_and_line(tmp_path: pathlib.Path)
         calibrate.null(demo_registry(("a",), 0), iter([]))
 
 
-def test_the_command_prints_what_the_functions_find(
+def test_the_command_prints_the_functions_results(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = tmp_path / "team.json"

@@ -17,7 +17,7 @@ def spans(*rows: tuple[int, int, int, int]) -> Spans:
     return Spans(*np.array(rows, np.int64).reshape(-1, 4).T)
 
 
-def test_odds_of_an_error_grow_with_what_is_nobodys() -> None:
+def test_error_odds_grow_with_the_null_share() -> None:
     factors = chance_factors(spans((0, 0, 30, 1), (0, 30, 120, -1), (1, 0, 9, 0), (2, 0, 8, -1)), 4)
     np.testing.assert_allclose(factors, [2, 1, 3, 1])
     np.testing.assert_allclose(scale_odds(np.array([0.0, 0.01, 0.5, 1.0]), 3.0), [0, 0.03 / 1.02, 0.75, 1])
@@ -25,7 +25,7 @@ def test_odds_of_an_error_grow_with_what_is_nobodys() -> None:
     np.testing.assert_allclose(scale_odds(errors, 1.0), errors)
 
 
-def test_posteriors_are_doubted_by_how_little_evidence_there_is() -> None:
+def test_weak_evidence_tempers_posteriors() -> None:
     posterior = np.array([[0.9, 0.1, 0.0], [1.0, 0.0, 0.0], [0.25, 0.5, 0.25]], np.float32)
     evidence = np.array([[-8.0, -1e9, np.nan], [-4.0, 0.0, -1.0]])
     tempered = temper_posteriors([posterior, posterior], evidence)
@@ -49,7 +49,7 @@ def test_means_errors_and_shares_of_a_guess() -> None:
     assert [column.tolist() for column in second.values()] == [[0, 0], [1, 1], [0, 0], [0, 0]]
 
 
-def test_spans_are_cut_into_what_is_named_and_what_is_open() -> None:
+def test_spans_are_cut_into_named_and_unnamed_pieces() -> None:
     probabilities = np.array([0.5, 0.995, 0.999, 0.97, 0.992, 0.995, 0.6, 0.3], np.float32)
     posterior = np.stack([probabilities, np.zeros(8, np.float32)], axis=1)
     uncut = spans((0, 0, 6, 4), (0, 6, 8, -1), (1, 0, 8, 4), (1, 8, 8, 5))
@@ -74,7 +74,7 @@ def test_spans_are_cut_into_what_is_named_and_what_is_open() -> None:
 
 
 @pytest.mark.parametrize("level", [0.05, 0.01])
-def test_of_two_pieces_beside_each_other_one_is_sure(level: float) -> None:
+def test_of_two_adjacent_pieces_one_is_named(level: float) -> None:
     rng = np.random.default_rng(8)
     _, ratios = chain_text(rng, 4000, 3, 80, 0.4, 0.6)
     gamma, null_posterior, _ = forward_backward(ratios, 80, 0.4)

@@ -54,7 +54,7 @@ def test_verdicts(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_p_values_are_tails_of_the_null_law_over_what_counts(family: str) -> None:
+def test_p_values_are_null_tails_over_counted_tokens(family: str) -> None:
     registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES[family])
     words = [write(registry, [(name, 40)], seed, ids=range(1, 40)) for seed, name in enumerate(NAMES)]
     words[2] = [*words[0][5:30], *words[2]]  # a quotation
@@ -80,7 +80,7 @@ def test_p_values_are_tails_of_the_null_law_over_what_counts(family: str) -> Non
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_whoever_quotes_an_agent_is_not_taken_for_it(family: str) -> None:
+def test_quoting_an_agent_does_not_contradict_the_claim(family: str) -> None:
     registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES[family])
     plan, critic_text = marked_text(registry, "planner", 1, 200), marked_text(registry, "critic", 2)
     quoting = f"{plan} {critic_text}"
@@ -110,7 +110,7 @@ def test_true_claims_are_hardly_ever_contradicted(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_unmarked_text_confirms_and_names_nobody(family: str) -> None:
+def test_unmarked_text_confirms_and_names_no_agent(family: str) -> None:
     registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES[family])
     auditor, confirmed, named = reader(registry, level=0.2), 0, 0
     for seed in range(60):
@@ -149,7 +149,7 @@ def test_many_agents_and_those_of_other_profiles() -> None:
     assert verdicts(report)[:2] == [("contradicted", "planner"), ("confirmed", "other")]
 
 
-def test_open_claims_say_how_much_would_do() -> None:
+def test_open_claims_state_the_tokens_they_need() -> None:
     registry = team(tokenizer=WORD_TOKENIZER, family="gumbel", n_gram=3)
     auditor = reader(registry, level=1e-5)
     pieces = [marked_text(registry, "planner", seed, 150) for seed in range(3)]
@@ -186,14 +186,14 @@ def test_bad_input_is_refused(pieces: Any, claims: Any, skip: Any, words: str) -
         reader().check(pieces, claims, skip=skip)
 
 
-def test_there_are_no_pieces_of_a_verdict_that_is_none() -> None:
+def test_pieces_of_an_unknown_verdict_are_empty() -> None:
     report = reader().check(["w1"], [None])
     assert (report.of("open"), report.of("named")) == (report.pieces, ())
     with pytest.raises(InputError, match="verdict: got 'confimed', expected one of confirmed, contradicted,"):
         report.of("confimed")  # type: ignore[arg-type]
 
 
-def test_what_was_published_before_is_told(tmp_path: pathlib.Path) -> None:
+def test_published_text_is_reported(tmp_path: pathlib.Path) -> None:
     registry = team(tokenizer=WORD_TOKENIZER, family="gumbel", n_gram=3)
     old, critic_text = marked_text(registry, "planner", 1), marked_text(registry, "critic", 2)
     index = iet.PublishedIndex(tmp_path / "out.idx", registry, create=True)
@@ -209,7 +209,7 @@ def test_what_was_published_before_is_told(tmp_path: pathlib.Path) -> None:
     assert (verdicts(plain), plain.pieces[0].published) == ([("confirmed", "planner")], None)
 
 
-def test_nothing_is_no_finding() -> None:
+def test_empty_texts_are_no_finding() -> None:
     nothing = reader().check([], [])
     assert nothing.pieces == ()
     assert nothing.text().startswith("0 pieces: nothing to check")
@@ -229,7 +229,7 @@ def report() -> ClaimReport:
     return reader(registry).check([*pieces, "hi"], ["planner", "writer", "=<b>\x1b[2J", None], skip=[3])
 
 
-def test_forms_say_the_same_and_hold_no_text(report: ClaimReport) -> None:
+def test_all_formats_agree_and_hold_no_text(report: ClaimReport) -> None:
     data = json.loads(json.dumps(report.to_dict()))
     assert data["schema"] == "iet.claims/1"
     assert [piece["verdict"] for piece in data["pieces"]] == [

@@ -56,7 +56,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_copying_did_is_undone(way: str) -> None:
+def test_changes_by_copying_are_undone(way: str) -> None:
     copied = WAYS[way]
     ways = restored(copied)
     assert ways[0].text == copied
@@ -66,14 +66,14 @@ def test_what_copying_did_is_undone(way: str) -> None:
     assert len({reading.text for reading in ways}) == len(ways) <= 4
 
 
-def test_what_was_not_copied_is_read_once() -> None:
+def test_texts_without_such_changes_are_read_once() -> None:
     verse = "a short line\nand another\nand one more\n\n- an item\n- another item\n" * 3
     code = "def f():\n    return 1\n\n\ndef g():\n    return 2\n"
     for text in ("", "one line", PARAGRAPHS, verse, code, "> one line of many is quoted\nthe other is not"):
         assert [reading.text for reading in restored(text)] == [text]
 
 
-def test_steps_are_named_in_their_order() -> None:
+def test_steps_are_listed_in_order() -> None:
     both = restored(WAYS["both"])
     assert [reading.steps for reading in both] == [
         (),
@@ -85,7 +85,7 @@ def test_steps_are_named_in_their_order() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(alphabet="abcd >-\n\"'“’…ﬁ&;\\nu0e9`\u00a0• \t", max_size=200))
-def test_places_are_those_of_the_text_as_given(text: str) -> None:
+def test_positions_refer_to_the_original_text(text: str) -> None:
     for reading in restored(text):
         positions = reading.places
         assert len(positions) == len(reading.text) + 1
@@ -111,12 +111,12 @@ def test_wrapped_paragraphs_come_back(paragraphs: list[list[str]], width: int) -
 
 
 @pytest.mark.parametrize("piece", [" ", '"', "&", ">", "`", "\\u12", "-\n", "\n", "word \n", "> \n", "• "])
-def test_long_runs_of_what_is_looked_for(piece: str) -> None:
+def test_long_runs_of_restored_characters(piece: str) -> None:
     text = piece * 100_000 + "x"
     assert restored(text)[0].text == text
 
 
-def test_a_copy_is_read_as_the_text_and_pays_for_trying() -> None:
+def test_a_copy_reads_as_the_text_with_a_penalty() -> None:
     copied = before_lines(textwrap.fill(TEXT, 80), "> ")
     plain, copy = reader().audit(TEXT), reader(as_copied=True).audit(copied)
     assert copy.restored == ("quoted", "wrapped")
@@ -137,7 +137,7 @@ def test_a_copy_is_read_as_the_text_and_pays_for_trying() -> None:
     assert reader().audit(copied).log_p > copy.log_p
 
 
-def test_a_text_as_it_was_costs_nothing() -> None:
+def test_an_unchanged_text_has_no_penalty() -> None:
     plain, restored_report = reader().audit(TEXT), reader(as_copied=True).audit(TEXT)
     assert restored_report.restored == ()
     assert {**restored_report.to_dict(), "restored": 0} == {
@@ -158,7 +158,7 @@ def test_several_texts_and_profiles() -> None:
     assert set(both.found) == {"planner", "critic", "writer"}
 
 
-def test_unmarked_copies_are_found_no_more_often_than_the_level_says() -> None:
+def test_false_positives_of_unmarked_copies_match_the_level() -> None:
     draw, auditor = np.random.default_rng(5), reader(level=0.1, as_copied=True)
     false_positives = 0
     for _ in range(300):
@@ -182,7 +182,7 @@ def test_refusals() -> None:
         auditor.audit("> a\ud800")
 
 
-def test_the_report_says_what_was_undone() -> None:
+def test_the_report_lists_the_restored_changes() -> None:
     report = reader(as_copied=True).audit(before_lines(TEXT.replace(" w1", "\n\nw1"), "> "))
     line = "as before it was copied, without marks of quotation"
     assert line in str(report)

@@ -26,7 +26,7 @@ def test_copies_change_no_p_value() -> None:
     assert low <= 17  # of 150 at 0.05: once in a thousand times more
 
 
-def test_a_quoted_turn_has_its_agents_name_at_every_place() -> None:
+def test_every_copy_of_a_turn_is_attributed_to_its_agent() -> None:
     registry = team()
     turn = write(registry, [("planner", 200)], 1)
     parts = [turn, drawn(3, 300), turn, write(registry, [("critic", 250)], 2), turn]

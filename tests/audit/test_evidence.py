@@ -62,7 +62,7 @@ def saddlepoint_by_bisection(total: float, count: int, family: Family) -> float:
 
 
 @pytest.mark.parametrize("count", [1, 7, 20, 64, 1000, 200_000])
-def test_the_table_behind_the_fourier_tail_loses_nothing(count: int) -> None:
+def test_the_table_of_the_fourier_tail_is_exact(count: int) -> None:
     shares = np.concatenate([np.linspace(-0.99, 0.99, 45), [1e-4, -1e-4, 1e-2, 0.999, 0.9999, 1 - 1e-6, 1.0]])
     actual = log_tails(shares * count, np.full(len(shares), count), FOURIER)
     for share, log_p in zip(shares.tolist(), actual.tolist(), strict=True):
@@ -108,7 +108,7 @@ def test_a_repeated_pair_is_no_new_evidence() -> None:
     assert log_p_of(scores, np.full(400, -1), 0, 400, FOURIER, 4) == 0.0
 
 
-def test_segments_are_tested_on_their_inside_on_a_grid_each_pair_once() -> None:
+def test_segments_are_tested_on_a_grid_inside_with_each_pair_once() -> None:
     rng = np.random.default_rng(2)
     scores = rng.uniform(-0.5, 1, (3000, 3)).astype(np.float32)
     pairs = rng.integers(-1, 2000, 3000)
@@ -212,9 +212,7 @@ def null_scores(family: Family, shape: tuple[int, int], rng: np.random.Generator
 
 @pytest.mark.parametrize("family", list(FAMILIES.values()), ids=lambda family: family.name)
 @pytest.mark.parametrize("tokens", [70, 500, 3000])
-def test_p_values_of_keys_that_are_not_in_the_text_are_uniform_where_it_matters(
-    family: Family, tokens: int
-) -> None:
+def test_p_values_of_absent_keys_are_uniform_in_the_tail(family: Family, tokens: int) -> None:
     rng = np.random.default_rng(tokens)
     keys = 12_000_000 // tokens // 4
     counted = np.ones(tokens, bool)
@@ -255,7 +253,7 @@ def test_decoys_rank_a_key() -> None:
     np.testing.assert_allclose(np.exp(log_p), [1 / 5, 2 / 5, 4 / 5, 1.0])
 
 
-def test_holm_controls_the_chance_of_any_false_key() -> None:
+def test_holm_controls_the_familywise_error_rate() -> None:
     rng = np.random.default_rng(0)
     p = rng.random((4000, 12))
     p[:, 0] *= 1e-9  # one key is in the text
@@ -269,7 +267,7 @@ def test_holm_controls_the_chance_of_any_false_key() -> None:
     np.testing.assert_allclose(holm(np.array([-900.0, 0.0])), [-900 + math.log(2), 0.0])
 
 
-def test_discoveries_are_false_at_most_at_the_level() -> None:
+def test_benjamini_hochberg_controls_the_false_discovery_rate() -> None:
     rng = np.random.default_rng(1)
     shares = []
     for _ in range(2000):

@@ -20,7 +20,7 @@ from iet.errors import InputError
 TABLE = json.loads(pathlib.Path(expected.__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
 
-def test_the_packaged_curve_is_what_the_command_makes_of_the_committed_results() -> None:
+def test_the_packaged_curve_is_reproducible_from_committed_results() -> None:
     cells = curve.grid(curve.RESULTS, TABLE)
     later = [c for c in curve.conversations(curve.RESULTS, TABLE) if c.kind == "conversations"]
     assert {(cell.family, cell.agents) for cell in cells} == {
@@ -54,7 +54,7 @@ def test_information_is_the_relative_entropy_of_the_laws() -> None:
     assert curve._tilt(law, 2.0) == pytest.approx(0.5)
 
 
-def test_curves_are_monotone_and_what_is_expected_lies_on_them() -> None:
+def test_curves_are_monotone_and_expectations_lie_on_them() -> None:
     for packaged in TABLE["curves"]:
         assert (np.diff(packaged["nats"]) > 0).all()
         for name in expected.FIGURES:
@@ -70,7 +70,7 @@ def test_curves_are_monotone_and_what_is_expected_lies_on_them() -> None:
     assert expected.at(TABLE, "gumbel", 4, 1e4, "iou") is None
 
 
-def test_more_evidence_is_expected_to_give_more_and_intervals_hold_the_mean() -> None:
+def test_expectations_grow_with_evidence_and_intervals_cover_the_mean() -> None:
     rows = [calibrate.plan(h, 4, 200) for h in (0.5, 1.0, 3.0)]
     for few, more in itertools.pairwise(rows):
         for family in ("fourier", "gumbel"):
@@ -102,7 +102,7 @@ def test_turns_of_different_lengths_count_by_their_tokens() -> None:
         (1.0, 4, 401, "turns of 401 tokens (measured: 60 to 400)"),
     ],
 )
-def test_nothing_is_said_outside_of_what_was_measured(
+def test_nothing_is_extrapolated_beyond_the_measurements(
     entropy: float, agents: int, tokens: int, message: str
 ) -> None:
     for row in calibrate.plan(entropy, agents, tokens):
@@ -111,7 +111,7 @@ def test_nothing_is_said_outside_of_what_was_measured(
     assert calibrate.advice(calibrate.plan(entropy, agents, tokens)).startswith("No advice")
 
 
-def test_a_sample_gives_its_entropy_with_an_interval_and_widens_what_is_expected() -> None:
+def test_a_sample_gives_an_entropy_interval_and_widens_expectations() -> None:
     rng = np.random.default_rng(0)
     q = np.array([0.5, 0.25, 0.125, 0.125])
     drawn = np.log(q[rng.choice(4, 4000, p=q)])
@@ -127,7 +127,7 @@ def test_a_sample_gives_its_entropy_with_an_interval_and_widens_what_is_expected
 
 
 @pytest.mark.parametrize("tokens", [200, 256, 1000])
-def test_the_interval_of_a_small_sample_holds_the_mean(tokens: int) -> None:
+def test_the_interval_of_a_small_sample_covers_the_mean(tokens: int) -> None:
     rng, covered = np.random.default_rng(tokens), 0
     for _ in range(1000):
         actual = expected.sample_entropy(rng.exponential(size=tokens))
@@ -140,7 +140,7 @@ def test_students_quantile() -> None:
         assert expected.t_quantile(freedom) == pytest.approx(quantile, rel=2e-3)
 
 
-def test_a_token_that_cannot_follow_leaves_the_entropy_a_number() -> None:
+def test_an_impossible_token_keeps_the_entropy_finite() -> None:
     torch = pytest.importorskip("torch")
 
     class Model:
@@ -163,7 +163,7 @@ def test_a_token_that_cannot_follow_leaves_the_entropy_a_number() -> None:
         ("words", "expected numbers"),
     ],
 )
-def test_a_bad_sample_is_refused(log_probs: Any, message: str) -> None:
+def test_a_bad_sample_is_rejected(log_probs: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         calibrate.entropy_of(log_probs)
 
@@ -178,14 +178,14 @@ def test_a_bad_sample_is_refused(log_probs: Any, message: str) -> None:
         ((1.0, 4, []), "turn_tokens: got none"),
     ],
 )
-def test_a_bad_question_is_refused(arguments: Any, message: str) -> None:
+def test_a_bad_plan_is_rejected(arguments: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         calibrate.plan(*arguments)
     with pytest.raises(InputError, match="families: got"):
         calibrate.plan(1.0, 4, 200, families=["sawtooth"])
 
 
-def test_the_command_answers_in_both_forms(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["calibrate", "--plan", "--agents", "4", "--turn-tokens", "80", "240"]
     assert cli.main([*line, "--entropy", "0.55"]) == 0
     output = capsys.readouterr().out
@@ -230,7 +230,7 @@ def test_a_text_is_read_with_the_model_that_wrote_it(
         (["--entropy", "1", "--level", "0.1", "--agents", "4", "--turn-tokens", "9"], "--level goes with"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(
+def test_conflicting_options_are_rejected(
     options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
@@ -239,7 +239,7 @@ def test_options_that_do_not_go_together_are_refused(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_options_of_the_plan_go_with_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_the_plan_need_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["calibrate", "--power", "--agents", "4"])
     assert "--agents goes with --plan" in capsys.readouterr().err

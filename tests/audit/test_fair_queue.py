@@ -47,7 +47,7 @@ def test_clients_take_turns_and_leave_a_worker_to_the_others() -> None:
     assert taken(made) == "a2"
 
 
-def test_a_single_worker_is_nobodys_alone() -> None:
+def test_a_single_worker_is_shared() -> None:
     made = filled(1, a=3, b=1)
     order = list[str]()
     for _ in range(4):
@@ -56,7 +56,7 @@ def test_a_single_worker_is_nobodys_alone() -> None:
     assert order == ["a0", "b0", "a1", "a2"]
 
 
-def test_who_was_here_long_ago_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_past_clients_keep_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fair_queue, "SHARED_SECONDS", -1.0)
     made = filled(2, b=1)
     assert taken(made) == "b0"
@@ -76,7 +76,7 @@ def test_jobs_that_were_cancelled_do_not_pile_up() -> None:
     assert len(made._waiting["a"]) < 700
 
 
-def test_closed_it_gives_nothing_more() -> None:
+def test_a_closed_queue_returns_no_job() -> None:
     made = filled(2, a=1)
     made.close()
     assert made.take() is None

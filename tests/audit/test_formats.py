@@ -63,7 +63,7 @@ def test_texts_of_documents(data: bytes, name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("case", document_cases.CASES, ids=lambda case: f"{case.kind}, {case.name}")
-def test_all_that_is_shown_is_read_once_and_nothing_else(case: document_cases.Case) -> None:
+def test_visible_text_is_read_exactly_once(case: document_cases.Case) -> None:
     assert text_of(case.data, name=case.file) == case.text
 
 
@@ -167,7 +167,7 @@ def test_charsets_of_mail(header: str, encoding: str, text: str) -> None:
     assert text_of(data, name="a.eml") == re.sub("<.*?>", "", text)
 
 
-def test_bytes_that_are_wrong_in_a_mail() -> None:
+def test_invalid_bytes_in_a_mail() -> None:
     assert (
         text_of(f"Content-Type: text/plain; charset=utf-8{BINARY}".encode() + b"a\xf6b", name="a.eml")
         == "a\ufffdb"
@@ -237,11 +237,11 @@ def test_flowed_lines_may_end_as_in_mail() -> None:
         "<details><summary>x</summary></details>",
     ],
 )
-def test_what_a_page_shows_is_text(markup: str) -> None:
+def test_the_visible_text_of_a_page_is_read(markup: str) -> None:
     assert text_of(f"<p>a</p>{markup}<p>b</p>".encode(), name="a.html").split() == ["a", "x", "b"]
 
 
-def test_an_encoding_asks_for_the_bytes_as_they_stand() -> None:
+def test_an_encoding_reads_a_page_as_plain_text() -> None:
     assert text_of(PAGE.encode(), "utf-8", name="a.html") == PAGE
 
 
@@ -286,7 +286,7 @@ def test_halves_of_surrogate_pairs_are_no_characters() -> None:
     assert text_of(json.dumps(cells).encode(), name="a.ipynb") == "a\ufffdb\n\n\U0001f600"
 
 
-def test_what_is_asked_for_is_kept_to() -> None:
+def test_requested_encodings_and_limits_are_kept() -> None:
     assert formats.read(PAGE.encode("utf-16-le"), ".html", encoding="utf-16-le") == SHOWN
     with pytest.raises(InputError, match=r"got 1,001 characters; expected at most 1,000"):
         formats.read(b"<p>" + b"a" * 1001, ".html", most=1000)

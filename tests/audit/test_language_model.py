@@ -81,7 +81,7 @@ def read(ids: Any, registry: Registry | None = None, model: Any = None, **option
 
 
 @pytest.mark.parametrize(("placement", "temperature"), [("final", 1.0), ("final", 0.7), ("raw", 0.5)])
-def test_ratios_are_those_of_embedding_the_models_logits(placement: str, temperature: float) -> None:
+def test_ratios_equal_those_of_embedding_the_models_logits(placement: str, temperature: float) -> None:
     registry = team("fourier", placement)
     ids = np.random.default_rng(1).permutation(V)  # no token returns, so the text predicts nothing itself
     actual = read(ids, registry, temperature=temperature, top=V)
@@ -115,7 +115,7 @@ def test_the_ratio_of_unmarked_text_is_one_on_average() -> None:
     assert (ratios.std(axis=0) > 0.1).all()
 
 
-def test_marked_text_says_more_with_its_model_than_without() -> None:
+def test_the_right_model_adds_evidence() -> None:
     gains = []
     for ids in written("critic", rows=4, tokens=400):
         scores = iet.score_tokens(ids, team())
@@ -127,14 +127,14 @@ def test_marked_text_says_more_with_its_model_than_without() -> None:
     assert np.mean(gains) > 0
 
 
-def test_a_token_that_is_certain_weighs_nothing_and_neither_does_a_phrase_that_returns() -> None:
+def test_certain_tokens_and_repeated_phrases_have_no_weight() -> None:
     phrase = np.random.default_rng(2).permutation(V)[:40]
     values = np.abs(read(np.tile(phrase, 8)).values)
     first, last = values[1:40].mean(), values[-40:].mean()
     assert last < first / 4
 
 
-def test_looking_at_few_tokens_changes_little() -> None:
+def test_truncated_probabilities_change_little() -> None:
     ids = written(None, rows=1, tokens=400)[0]
     exact, truncated = read(ids, top=V), read(ids, top=V // 2)
     assert np.abs(exact.values - truncated.values).max() < 0.05
@@ -142,13 +142,13 @@ def test_looking_at_few_tokens_changes_little() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
-def test_the_temperature_is_found(temperature: float) -> None:
+def test_the_temperature_is_estimated(temperature: float) -> None:
     ids = written(None, rows=1, tokens=800, temperature=temperature)[0]
     grid = list(likelihood.TEMPERATURES)
     assert abs(grid.index(read(ids).temperature) - grid.index(temperature)) <= 1
 
 
-def test_a_model_that_knows_nothing_gets_no_weight() -> None:
+def test_an_uninformative_model_gets_no_weight() -> None:
     registry = teams.team(["planner"], vocab_size=V)
     ids = written(None, rows=1, tokens=600)[0]
     renumbered = 1 + (ids + 7) % (V - 1)  # the same text, renumbered: the model cannot predict it
@@ -159,7 +159,7 @@ def test_a_model_that_knows_nothing_gets_no_weight() -> None:
 # Windows
 
 
-def test_windows_and_batches_give_the_numbers_of_one_pass() -> None:
+def test_windows_and_batches_equal_one_pass() -> None:
     model = small_model("Mistral")
     ids = np.random.default_rng(3).integers(0, V, 210)
     one_pass = read(ids, model=model, temperature=1.0)
@@ -169,7 +169,7 @@ def test_windows_and_batches_give_the_numbers_of_one_pass() -> None:
         assert parts.nats == pytest.approx(one_pass.nats, abs=1e-5)
 
 
-def test_a_window_that_is_too_short_to_see_enough_gives_others() -> None:
+def test_a_window_that_is_too_short_changes_the_ratios() -> None:
     ids = np.random.default_rng(3).integers(0, V, 210)
     model = small_model("Mistral")
     short = read(ids, model=model, temperature=1.0, window=16, stride=16)
@@ -184,7 +184,7 @@ def test_short_texts_are_read(length: int) -> None:
     assert (actual.values != 0).any() == (length > 1)
 
 
-def test_ids_that_the_model_does_not_know_are_not_scored_and_disturb_nothing() -> None:
+def test_ids_outside_the_models_vocabulary_are_ignored() -> None:
     ids = np.arange(1, 30)
     ids[[5, 9]] = -1, 1 << 40
     actual = read(ids)
@@ -233,7 +233,7 @@ def talk() -> tuple[Conversation, Registry]:
     return text, registry
 
 
-def test_an_audit_with_the_model_that_wrote_finds_more_and_names_it() -> None:
+def test_an_audit_with_the_right_model_attributes_more() -> None:
     conversation, registry = talk()
     truth = true_labels(conversation, registry)
     with_model = iet.Auditor(registry, allow_unattributed=False, model="iet:demo")
@@ -326,7 +326,7 @@ def test_the_command_line_takes_a_model(tmp_path: pathlib.Path, capsys: pytest.C
 # Rejected arguments
 
 
-def test_what_cannot_be_read_is_refused_before_any_work() -> None:
+def test_unusable_models_are_rejected_before_any_work() -> None:
     waterfall = iet.WaterfallKeys({"planner": 1}, vocab_size=V)
     small, narrow = small_model(), small_model(vocab_size=32)
     for keys, options, error, message in (
@@ -358,7 +358,7 @@ def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
         LanguageModel(small_model(), **options)
 
 
-def test_shapes_that_do_not_fit_are_refused() -> None:
+def test_mismatched_shapes_are_rejected() -> None:
     reader, keys = LanguageModel(small_model()), team().scoring_keys()
     ids, scores, scored = np.arange(9), np.zeros((9, 3), np.float32), np.ones(9, np.bool_)
     with pytest.raises(ShapeError, match="scores: got"):

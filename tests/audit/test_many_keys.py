@@ -24,7 +24,7 @@ CROWD = [f"stranger {i}" for i in range(200)]
     ("decoder", "options"),
     [*((decoder, {}) for decoder in DECODERS), *((d, {"allow_unattributed": False}) for d in DECODERS[:2])],
 )
-def test_among_many_keys_only_candidates_are_read_and_the_result_is_the_same(
+def test_reading_only_candidates_gives_the_same_result(
     decoder: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = team([*CROWD[:100], *NAMES, *CROWD[100:]])
@@ -70,7 +70,7 @@ def test_short_texts_have_a_report_among_many_keys(decoder: str) -> None:
     assert agents_of(reader(registry, decoder).audit(token_ids=[5])) == [None]
 
 
-def test_strengths_that_are_given_reach_the_candidates() -> None:
+def test_given_strengths_reach_the_candidates() -> None:
     registry = team([*CROWD, *NAMES])
     strengths = np.linspace(0.5, 2.5, 203)
     report = reader(registry, strengths=strengths).audit(token_ids=IDS)

@@ -12,7 +12,7 @@ from iet.audit.mixture import POWERS, SPREADS, choice_log_ratios, gumbel_log_rat
 # The mixture
 
 
-def test_weights_of_a_mixture_are_those_it_was_drawn_from() -> None:
+def test_mixture_weights_are_recovered() -> None:
     draw = np.random.default_rng(4)
     tables = draw.dirichlet(np.full(20, 0.3), size=3)
     sources = draw.choice(3, size=6000, p=[0.6, 0.1, 0.3])
@@ -36,7 +36,7 @@ def gumbel_text(tokens: int, seed: int) -> tuple[Any, Any]:
     return q, -np.log1p(-u)
 
 
-def test_gumbel_ratios_are_those_of_the_density() -> None:
+def test_gumbel_ratios_equal_the_density_ratio() -> None:
     q, scores = gumbel_text(300, 5)
     u = -np.expm1(-scores)
     density = sum((u ** (1 / q[:, None] ** p - 1)) / q[:, None] ** p for p in POWERS)
@@ -48,7 +48,7 @@ def test_gumbel_ratios_are_those_of_the_density() -> None:
     np.testing.assert_allclose(actual[counted], expected[counted], atol=1e-9)
 
 
-def test_gumbel_ratios_are_one_on_average_under_a_strangers_key_and_tell_the_writers() -> None:
+def test_gumbel_ratios_average_one_under_other_keys_and_exceed_it_under_the_writers() -> None:
     q, scores = gumbel_text(200_000, 6)
     counted = np.ones(len(q), np.bool_)
     actual = gumbel_log_ratios(scores, q, counted)
@@ -90,7 +90,7 @@ def choices(tokens: int, keys: int, error: float, seed: int) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("error", [0.0, 0.6])
-def test_choices_among_tokens_are_no_evidence_for_a_stranger_and_tell_the_writer(error: float) -> None:
+def test_choices_among_tokens_are_evidence_only_for_the_writer(error: float) -> None:
     log_q, scores, chosen_log_q, own_scores = choices(4000, 8, error, 10)
     actual = choice_log_ratios(log_q, scores, chosen_log_q, own_scores)
     assert actual.shape == (4000, 8, len(SPREADS))
@@ -101,7 +101,7 @@ def test_choices_among_tokens_are_no_evidence_for_a_stranger_and_tell_the_writer
     assert (actual[:, 0].mean(axis=0)[1:] > 0.2).all()
 
 
-def test_choices_add_to_what_the_chosen_token_tells() -> None:
+def test_choices_add_evidence_to_the_chosen_token() -> None:
     log_q, scores, chosen_log_q, own_scores = choices(4000, 8, 0.6, 11)
     counted, q = np.ones(4000, np.bool_), np.exp(chosen_log_q)
     alone = gumbel_log_ratios(own_scores, q, counted)

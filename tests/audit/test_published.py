@@ -87,7 +87,7 @@ def test_a_forgery_is_found_without_the_index_alone(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_p_values_hold_for_text_of_others_and_for_forgeries(family: str, tmp_path: pathlib.Path) -> None:
+def test_p_values_are_valid_for_unrelated_text_and_forgeries(family: str, tmp_path: pathlib.Path) -> None:
     unrelated, forged = list[float](), list[float]()
     unmarked = write(team(), [(None, 400)], 5, ids=SOME)
     # All planners write together, four texts each: one registry has the keys that a hundred will have.
@@ -109,14 +109,14 @@ def test_p_values_hold_for_text_of_others_and_for_forgeries(family: str, tmp_pat
         assert low <= 13  # of 100 at 0.05: more once in a thousand times
 
 
-def test_a_pair_is_known_however_often_its_context_stood_before(tmp_path: pathlib.Path) -> None:
+def test_a_published_pair_is_recognised_after_any_number_of_repeats(tmp_path: pathlib.Path) -> None:
     registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES["gumbel"])  # seeds hold that number
     index = published(tmp_path, registry, [[5, 6, 7]])
     seen = index.seen([5, 6, 9, 5, 6, 7], registry.scoring_keys())
     assert seen.tolist() == [False] * 5 + [True]
 
 
-def test_text_that_was_published_counts_once_where_it_was_first(tmp_path: pathlib.Path) -> None:
+def test_published_text_counts_at_its_first_occurrence_only(tmp_path: pathlib.Path) -> None:
     registry = team()
     text = spell(write(registry, [("planner", 250)], 1))
     index = PublishedIndex(tmp_path / "out.idx", registry, create=True)
@@ -133,7 +133,7 @@ def test_text_that_was_published_counts_once_where_it_was_first(tmp_path: pathli
     assert {*complete.found} == {"planner", "critic"}
 
 
-def test_one_text_and_many_are_read_alike(tmp_path: pathlib.Path) -> None:
+def test_single_and_batch_audits_agree(tmp_path: pathlib.Path) -> None:
     registry = team()
     texts = [write(registry, [("planner", 200), ("critic", 200)], seed, ids=SOME) for seed in range(6)]
     auditor = reader(registry, published=published(tmp_path, registry, texts[:3]))
@@ -147,7 +147,7 @@ def test_one_text_and_many_are_read_alike(tmp_path: pathlib.Path) -> None:
     assert reports["log_p"].to_pylist() == [auditor.audit(text).log_p for text in spelled]
 
 
-def test_parts_and_pieces_leave_published_pairs_out(tmp_path: pathlib.Path) -> None:
+def test_parts_and_pieces_ignore_published_pairs(tmp_path: pathlib.Path) -> None:
     registry = team()
     text = write(registry, [("planner", 300)], 1)
     auditor = reader(registry, published=published(tmp_path, registry, [text]))
@@ -161,7 +161,7 @@ def test_parts_and_pieces_leave_published_pairs_out(tmp_path: pathlib.Path) -> N
         assert "planner" not in {segment.agent for segment in report.segments}
 
 
-def test_with_many_keys_candidates_leave_them_out_too(tmp_path: pathlib.Path) -> None:
+def test_candidates_ignore_published_pairs(tmp_path: pathlib.Path) -> None:
     registry = team([f"agent {i}" for i in range(80)])
     text = write(registry, [("agent 70", 300)], 1)
     index = PublishedIndex(tmp_path / "out.idx", registry, create=True)
@@ -194,7 +194,7 @@ def registry_of(registry: Registry, name: str) -> Registry:
     return alone
 
 
-def test_a_report_says_what_was_published(tmp_path: pathlib.Path) -> None:
+def test_a_report_states_the_published_share(tmp_path: pathlib.Path) -> None:
     registry = team()
     text = write(registry, [("planner", 250)], 1)
     auditor = reader(registry, published=published(tmp_path, registry, [text]))
@@ -215,7 +215,7 @@ def test_a_report_says_what_was_published(tmp_path: pathlib.Path) -> None:
     assert "text of it that is not in the index" in report.to_html()
 
 
-def test_own_words_that_come_again_are_called_quoted_in_every_form(tmp_path: pathlib.Path) -> None:
+def test_an_agents_repeated_published_words_are_quoted_in_every_format(tmp_path: pathlib.Path) -> None:
     registry = team()
     old, new = (write(registry, [("planner", 300)], seed) for seed in (1, 2))
     auditor = reader(registry, published=published(tmp_path, registry, [old]))
@@ -239,7 +239,7 @@ def test_own_words_that_come_again_are_called_quoted_in_every_form(tmp_path: pat
     assert [segment.called for segment in parts.segments][:2] == ["left out", "quoted"]
 
 
-def test_paths_pickles_and_what_an_auditor_was_set_to(tmp_path: pathlib.Path) -> None:
+def test_paths_pickles_and_configuration(tmp_path: pathlib.Path) -> None:
     word_tokenizer().save(str(tmp_path / "tokenizer.json"))
     registry = team(path=tmp_path / "team.json", tokenizer=str(tmp_path / "tokenizer.json"), kappa=2.0)
     text = write(registry, [("planner", 250)], 1)
@@ -253,7 +253,7 @@ def test_paths_pickles_and_what_an_auditor_was_set_to(tmp_path: pathlib.Path) ->
     assert auditor.configuration["published"] != index.digest
 
 
-def test_what_is_no_index_of_this_registry_is_refused(tmp_path: pathlib.Path) -> None:
+def test_an_index_of_another_registry_is_rejected(tmp_path: pathlib.Path) -> None:
     registry = team()
     published(tmp_path, registry, [drawn(1, 20)])
     for index_argument, error, message in (

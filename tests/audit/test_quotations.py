@@ -19,7 +19,7 @@ def others(tokens: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return DRAW.permutation(1000)[:tokens]
 
 
-def test_every_token_of_a_copy_has_its_first_place() -> None:
+def test_every_token_of_a_copy_maps_to_its_first_occurrence() -> None:
     head, between, after = others(50), others(40) + 2000, others(30) + 4000
     positions = first_occurrences(np.concatenate([head, PASSAGE, between, PASSAGE, after, PASSAGE[5:25]]))
     assert positions is not None
@@ -29,7 +29,7 @@ def test_every_token_of_a_copy_has_its_first_place() -> None:
     np.testing.assert_array_equal(positions, expected)
 
 
-def test_what_stands_before_a_passage_has_the_first_place_of_its_copy() -> None:
+def test_a_copied_prefix_maps_to_its_first_occurrence() -> None:
     # The first occurrence of the last passage also begins with three copied tokens.
     first, between, new, after = others(40), others(30) + 2000, others(30) + 4000, others(20) + 6000
     positions = first_occurrences(
@@ -40,7 +40,7 @@ def test_what_stands_before_a_passage_has_the_first_place_of_its_copy() -> None:
     assert positions[140:163].tolist() == [27, 28, 29, *range(90, 110)]
 
 
-def test_short_passages_and_loops_are_none() -> None:
+def test_short_passages_and_loops_are_no_copies() -> None:
     assert first_occurrences(np.zeros(0, np.int64)) is None
     assert first_occurrences(np.arange(100)) is None
     assert (
@@ -58,7 +58,7 @@ def quoting() -> list[int]:
     return [*critics, *planners[:500], *critics[200:220], *planners[500:]]
 
 
-def test_quoted_words_are_not_named_after_who_quotes(quoting: list[int]) -> None:
+def test_quoted_words_are_not_attributed_to_the_quoting_agent(quoting: list[int]) -> None:
     report = iet.Auditor(WEAK, level=0.05, attributed="tokens").audit(token_ids=quoting)
     planner, inside = report.agents.index("planner"), slice(1101, 1121)
     assert report.posterior is not None
@@ -67,7 +67,7 @@ def test_quoted_words_are_not_named_after_who_quotes(quoting: list[int]) -> None
     assert (report.token_agents[650:1050] == planner).mean() > 0.9
 
 
-def test_quoted_words_are_no_part_of_the_share_of_who_quotes(quoting: list[int]) -> None:
+def test_quoted_words_do_not_count_in_the_quoting_agents_share(quoting: list[int]) -> None:
     report = iet.Auditor(WEAK).audit(token_ids=quoting)
     (segment,) = [segment for segment in report.segments if segment.agent == "planner"]
     assert segment.start <= 1101 < 1121 <= segment.end
@@ -78,7 +78,7 @@ def test_quoted_words_are_no_part_of_the_share_of_who_quotes(quoting: list[int])
     assert segment.share <= 1 - 19 / (segment.end - segment.start)
 
 
-def test_words_that_are_an_agents_own_stay_his() -> None:
+def test_an_agents_own_words_stay_attributed() -> None:
     registry = team()
     turn = write(registry, [("planner", 300)], 1)
     ids = np.concatenate([turn, write(registry, [("critic", 150)], 2), turn[100:140], turn[240:]])

@@ -39,7 +39,7 @@ def written(registry: Registry, speakers: list[str | None], tokens: int, seed: i
     return np.array(ids)
 
 
-def test_every_place_is_read_and_counts_once() -> None:
+def test_every_occurrence_is_scored_and_counts_once() -> None:
     registry = registry_of()
     ids = written(registry, ["critic"], 300, 1)
     scored, repeated = iet.positions(ids, registry)
@@ -50,7 +50,7 @@ def test_every_place_is_read_and_counts_once() -> None:
     assert max(scores.mean() for scores in other_scores) < 1.25
 
 
-def test_turns_are_told_apart_where_contexts_were_all_seen() -> None:
+def test_turns_are_distinguished_if_all_contexts_are_repeats() -> None:
     registry = registry_of()
     ids = written(registry, ["planner", None, "critic", "planner", "writer"], 120, 2)
     report = iet.Auditor(registry).audit(token_ids=ids)
@@ -62,7 +62,7 @@ def test_turns_are_told_apart_where_contexts_were_all_seen() -> None:
     assert report.repeated == 0
 
 
-def test_a_copy_is_no_evidence_and_neither_is_the_same_passage_many_times() -> None:
+def test_copies_of_a_passage_are_no_evidence() -> None:
     registry = registry_of()
     passage = written(registry, ["critic"], 60, 3)[2:]
     report = iet.Auditor(registry).audit(token_ids=np.tile(passage, 12))
@@ -77,7 +77,7 @@ def test_a_copy_is_no_evidence_and_neither_is_the_same_passage_many_times() -> N
     assert false_positives <= 14  # 6 expected
 
 
-def test_texts_that_are_read_together_are_counted_apart() -> None:
+def test_texts_of_a_batch_are_counted_separately() -> None:
     registry = registry_of()
     keys = registry.scoring_keys()
     texts = [written(registry, ["critic", "planner"], tokens, tokens) for tokens in (3, 40, 90)]
@@ -93,7 +93,7 @@ def test_texts_that_are_read_together_are_counted_apart() -> None:
 
 
 @pytest.mark.parametrize("decoder", ["posterior", "cusum"])
-def test_one_audit_is_that_of_many_and_boundaries_that_are_given(decoder: str) -> None:
+def test_single_and_batch_audits_agree_with_known_boundaries(decoder: str) -> None:
     registry = registry_of()
     auditor = iet.Auditor(registry, decoder=decoder)
     texts = [written(registry, ["critic", "planner"], tokens, tokens) for tokens in (40, 120)]
@@ -111,7 +111,7 @@ def test_one_audit_is_that_of_many_and_boundaries_that_are_given(decoder: str) -
     np.testing.assert_allclose(sums, [every[:122].sum(axis=0), every[122:].sum(axis=0)], atol=1e-4)
 
 
-def test_candidates_have_the_scores_that_they_would_have_in_the_text() -> None:
+def test_candidate_tokens_score_as_in_the_text() -> None:
     registry = registry_of()
     keys = registry.scoring_keys()
     ids = written(registry, ["critic"], 80, 7)

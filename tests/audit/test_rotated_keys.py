@@ -61,7 +61,7 @@ def test_the_p_value_of_an_agent_is_exact_whatever_the_number_of_its_keys() -> N
 
 
 @pytest.mark.parametrize("keys", [{"planner": 16, "critic": 16}, {"planner": 12, "critic": 1}])
-def test_agents_who_wrote_nothing_are_found_as_often_as_the_level_says(keys: Mapping[str, int]) -> None:
+def test_false_positives_of_absent_agents_match_the_level(keys: Mapping[str, int]) -> None:
     draw, texts, level = np.random.default_rng(1), 700, 0.1
     false_positives = dict.fromkeys(keys, 0)
     texts_with_any = 0
@@ -123,7 +123,7 @@ def test_turns_of_one_agent_under_two_keys_are_one_segment() -> None:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_whoever_wrote_is_a_candidate_under_the_key_that_marked(decoder: str) -> None:
+def test_the_writer_is_a_candidate_under_its_marking_key(decoder: str) -> None:
     plan, table = reader(TEAM, decoder).plan, TEAM.scoring_keys()
     (columns,) = decode_texts(plan, [plan.encoding_of_ids(IDS)], None, False).matrices
     assert columns.chosen is not None
@@ -134,7 +134,7 @@ def test_whoever_wrote_is_a_candidate_under_the_key_that_marked(decoder: str) ->
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_of_many_keys_only_candidates_are_read_and_the_result_is_the_same(
+def test_reading_only_candidates_of_many_keys_gives_the_same_result(
     decoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     auditor = reader(TEAM, decoder)
@@ -148,7 +148,7 @@ def test_of_many_keys_only_candidates_are_read_and_the_result_is_the_same(
         assert a.posterior == pytest.approx(b.posterior, abs=1e-6)
 
 
-def test_many_texts_are_read_as_one_by_one() -> None:
+def test_batch_and_single_audits_agree() -> None:
     registry = crowd({"planner": 4, "critic": 3})
     texts = [
         spell(write(registry, [("planner", 100), ("critic", 100)], seed, epochs=(seed, seed)))

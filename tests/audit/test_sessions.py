@@ -32,7 +32,7 @@ SCHEMA = json.loads(pathlib.Path(iet.__file__).with_name("report").joinpath("sch
 
 
 @pytest.mark.parametrize("scheme", [{"kappa": 2.0}, {"family": "gumbel"}], ids=str)
-def test_a_checked_piece_says_in_which_session_it_was_marked(scheme: dict[str, Any]) -> None:
+def test_a_checked_piece_names_its_session(scheme: dict[str, Any]) -> None:
     registry = teams.team(tokenizer=teams.WORD_TOKENIZER, **scheme)
     turns = [("run-3", "planner"), ("run-9", "critic"), (None, "writer"), ("run-3", "writer"), (None, None)]
     pieces = [spell(joined(registry, *[(None, None, 1)] * d, (*turn, 150))) for d, turn in enumerate(turns)]
@@ -57,7 +57,7 @@ def test_a_checked_piece_says_in_which_session_it_was_marked(scheme: dict[str, A
     assert {piece.session for piece in partial.pieces} == {None}
 
 
-def test_a_session_is_named_only_where_it_is_sure() -> None:
+def test_a_session_is_named_only_with_evidence() -> None:
     registry = teams.team(tokenizer=teams.WORD_TOKENIZER, kappa=2.0)
     auditor = iet.Auditor(registry, level=0.1, sessions=RUNS)
     named = list[str | None]()
@@ -88,7 +88,7 @@ def text(registry: Registry) -> list[int]:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_a_report_says_which_session_wrote_what(registry: Registry, text: list[int], decoder: str) -> None:
+def test_a_report_names_sessions(registry: Registry, text: list[int], decoder: str) -> None:
     report = iet.Auditor(registry, decoder, sessions=RUNS).audit(token_ids=text)
     assert report.sessions is not None
     assert report.sessions.read == 40
@@ -123,7 +123,7 @@ def test_every_family_with_variants_and_epochs(scheme: dict[str, Any]) -> None:
     assert {segment.agent for segment in report.segments} == {"planner"}
 
 
-def test_a_session_that_is_not_in_the_list_is_nobodys(registry: Registry, text: list[int]) -> None:
+def test_an_unlisted_session_is_unnamed(registry: Registry, text: list[int]) -> None:
     for sessions in (None, RUNS[:3], [*RUNS[:3], "RUN-3", "run-3x"]):
         report = iet.Auditor(registry, sessions=sessions).audit(token_ids=text[:200])
         assert not report.found
@@ -134,7 +134,7 @@ def test_a_session_that_is_not_in_the_list_is_nobodys(registry: Registry, text: 
     )
 
 
-def test_few_keys_are_read_together_and_many_one_by_one(registry: Registry, text: list[int]) -> None:
+def test_few_keys_are_scored_together_and_many_one_by_one(registry: Registry, text: list[int]) -> None:
     texts = [spell(text[:300]), spell(text[250:])]
     for runs in (["run-3", "run-9"], RUNS):
         auditor = iet.Auditor(registry, sessions=runs)
@@ -143,7 +143,7 @@ def test_few_keys_are_read_together_and_many_one_by_one(registry: Registry, text
             assert report.to_dict() == auditor.audit(match).to_dict()
 
 
-def test_of_unmarked_texts_few_have_a_session() -> None:
+def test_unmarked_texts_rarely_have_a_session() -> None:
     registry, level, tries = teams.team(vocab_size=5000, family="gumbel"), 0.2, 200
     auditor = iet.Auditor(registry, "cusum", level=level, sessions=[f"s{i}" for i in range(60)])
     hits = 0
@@ -208,7 +208,7 @@ def test_configuration_and_pickles_hold_the_sessions(registry: Registry, tmp_pat
         (["a\n"], "1 to 200|U\\+000A"),
     ],
 )
-def test_lists_that_are_refused(registry: Registry, sessions: Any, why: str) -> None:
+def test_invalid_session_lists_are_rejected(registry: Registry, sessions: Any, why: str) -> None:
     with pytest.raises(InputError, match=why):
         iet.Auditor(registry, sessions=sessions)
 

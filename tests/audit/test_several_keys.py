@@ -37,7 +37,7 @@ def agents(report: iet.Report) -> list[str]:
     return [segment.agent for segment in report.segments if segment.agent is not None]
 
 
-def test_agents_of_both_are_told_apart() -> None:
+def test_agents_of_both_registries_are_distinguished() -> None:
     auditor = iet.Auditor([REGISTRY, ENGINE])
     report = auditor.audit(spell(IDS))
     assert auditor.agents == ("planner", "critic", "searcher", "coder")
@@ -50,7 +50,7 @@ def test_agents_of_both_are_told_apart() -> None:
     assert agents(iet.Auditor([ENGINE, REGISTRY]).audit(spell(IDS))) == TURNS
 
 
-def test_alone_each_reads_its_own_agents() -> None:
+def test_each_registry_alone_reads_its_own_agents() -> None:
     assert set(iet.Auditor(REGISTRY).audit(spell(IDS)).found) == {"planner", "critic"}
     assert set(iet.Auditor(ENGINE).audit(spell(IDS)).found) == {"searcher", "coder"}
     restricted = iet.Auditor([REGISTRY, ENGINE], known_agents=["planner", "critic"])
@@ -70,7 +70,7 @@ def test_ids_are_read_as_the_text_that_they_spell() -> None:
     assert (skipped.segments[0].left_out, skipped.segments[0].end) == (True, 151)
 
 
-def test_tables_hold_what_reports_say() -> None:
+def test_tables_equal_reports() -> None:
     auditor, texts = iet.Auditor([REGISTRY, ENGINE]), [spell(IDS), "", spell(IDS[200:])]
     rows = auditor.audit_batch(pa.RecordBatch.from_pydict({"text": texts})).to_pylist()
     for row, report in zip(rows, map(auditor.audit, texts), strict=True):
@@ -83,7 +83,7 @@ def test_tables_hold_what_reports_say() -> None:
         assert [segment["agent"] for segment in row["segments"]] == [s.agent for s in report.segments]
 
 
-def test_what_does_not_go_together_is_refused() -> None:
+def test_conflicting_arguments_are_rejected() -> None:
     with pytest.raises(InputError, match="the agent 'planner' is in two of them"):
         iet.Auditor([REGISTRY, team(["planner"])])
     with pytest.raises(InputError, match="registry: got none"):

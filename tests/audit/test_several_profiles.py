@@ -172,14 +172,14 @@ def test_two_families_are_read_as_well_as_one() -> None:
     assert accuracy["two"] > accuracy["one"] - 0.05
 
 
-def test_unmarked_text_is_nobodys_under_any_profile() -> None:
+def test_unmarked_text_is_unattributed_under_any_profile() -> None:
     text = talk(TEAM, [(None, 600)]).text
     assert iet.Auditor(TEAM).audit(text).coverage == 0
     forced = iet.Auditor(TEAM, allow_unattributed=False).audit(text)
     assert (forced.coverage, None in runs(forced)) == (1.0, False)
 
 
-def test_a_report_on_several_profiles_has_no_tokens_of_one_kind() -> None:
+def test_a_report_on_several_profiles_has_no_token_agents() -> None:
     report = iet.Auditor(TEAM).audit(TALK.text)
     with pytest.raises(InputError, match=r"token_agents: the text was read in the tokens of 2 profiles"):
         report.token_agents  # noqa: B018
@@ -228,7 +228,7 @@ def test_parts_are_left_out_in_the_tokens_of_every_profile() -> None:
     assert [t.target for t in report.transitions.observed] == ["writer", "critic", "lawyer", "planner"]
 
 
-def test_among_many_keys_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_keys_give_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     few = iet.Auditor(TEAM).audit(TALK.text)
     monkeypatch.setattr("iet.audit.plan.ALL_KEYS", 1)
     many = iet.Auditor(TEAM).audit(TALK.text)
@@ -262,7 +262,7 @@ def test_a_profile_without_agents_is_not_read() -> None:
     assert len(report.token_agents) == report.tokens
 
 
-def test_known_agents_of_one_profile_leave_the_others_out() -> None:
+def test_known_agents_of_one_profile_exclude_other_profiles() -> None:
     alone, all_known = iet.Auditor(TEAM, known_agents=["critic"]), iet.Auditor(TEAM, known_agents=list(TEAM))
     assert alone.audit(TALK.text).agents == TEAM.names(TEAM.profile_of("critic").id)
     data, same = all_known.audit(TALK.text).to_dict(), iet.Auditor(TEAM).audit(TALK.text).to_dict()
@@ -304,7 +304,7 @@ def test_copies_find_their_tokenizers(tmp_path: pathlib.Path) -> None:
     assert with_file.audit(TALK.text).agents == ("writer", "lawyer")
 
 
-def test_what_several_profiles_cannot_be_asked_is_refused() -> None:
+def test_options_that_need_one_profile_are_rejected() -> None:
     one_decoder = "2 profiles, which only the decoder 'posterior' reads"
     for options, error, message in (
         ({"decoder": "cusum"}, InputError, one_decoder),
@@ -356,7 +356,7 @@ def french() -> tuple[Registry, str]:
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
-def test_normalising_costs_the_tokens_around_what_it_exchanged(form: str) -> None:
+def test_normalising_loses_only_tokens_around_replaced_characters(form: str) -> None:
     registry, text = french()
     changed = unicodedata.normalize(form, text)
     tokenizer = registry.open_tokenizer()
@@ -372,7 +372,7 @@ def test_normalising_costs_the_tokens_around_what_it_exchanged(form: str) -> Non
     assert report.segments[0].char_end == len(changed)
 
 
-def test_joining_and_trimming_cost_a_few_tokens_a_seam() -> None:
+def test_joining_and_trimming_lose_few_tokens_per_seam() -> None:
     registry = families(names=dict.fromkeys(NAMES, "demo"))
     turns = [(name, 150) for name in ("planner", "writer", "critic", "lawyer") * 2]
     conversation = talk(registry, turns)

@@ -60,7 +60,7 @@ def left_out(report: Report) -> list[tuple[int | None, int | None]]:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_what_is_left_out_is_a_segment_of_its_own_kind(decoder: str) -> None:
+def test_excluded_parts_are_segments_of_their_own_kind(decoder: str) -> None:
     report = reader(TEAM, decoder).audit(DIALOGUE, skip=HUMAN)
     assert left_out(report) == HUMAN
     assert_covers(report, DIALOGUE)
@@ -85,7 +85,7 @@ def test_what_is_left_out_is_a_segment_of_its_own_kind(decoder: str) -> None:
     assert (read == truth).mean() > (0.9 if decoder == "posterior" else 0.6)
 
 
-def test_spans_and_skip_are_two_ways_to_say_it() -> None:
+def test_spans_and_skip_are_equivalent() -> None:
     auditor = reader()
     complement = [TURNS[1], (TURNS[3][0], TURNS[4][1])]
     texts = [
@@ -104,7 +104,7 @@ def test_spans_and_skip_are_two_ways_to_say_it() -> None:
     assert auditor.audit(TEXT, spans=[(0, len(TEXT))]).to_json() == auditor.audit(TEXT).to_json()
 
 
-def test_tokens_and_characters_are_left_out_alike() -> None:
+def test_tokens_and_characters_can_be_excluded() -> None:
     ids = write(TEAM, [(None, 120), ("planner", 150), (None, 90), ("critic", 150), ("writer", 150)])
     by_text = reader().audit(DIALOGUE, skip=HUMAN)
     by_ids = reader().audit(token_ids=ids, skip=[(0, 121), (271, 361)])
@@ -116,7 +116,7 @@ def test_tokens_and_characters_are_left_out_alike() -> None:
         assert (b.char_start, b.char_end) == (None, None)
 
 
-def test_contexts_are_the_ids_that_stand_there() -> None:
+def test_contexts_include_excluded_ids() -> None:
     """The first token of a turn is scored under the prompt's last ids, which its writer continued."""
     registry = team(n_gram=4)
     ids = write(registry, [(None, 50), ("planner", 300)])
@@ -133,7 +133,7 @@ def test_contexts_are_the_ids_that_stand_there() -> None:
     assert [(s.agent, s.left_out) for s in report.segments] == [(None, True), ("planner", False)]
 
 
-def test_a_token_that_a_cut_goes_through_is_not_scored() -> None:
+def test_a_token_across_a_cut_is_not_scored() -> None:
     words = TEXT.split(" ")
     start = len(" ".join(words[:100]) + " ")  # the first character of word 100
     at_start, inside = (reader().audit(TEXT, skip=[(0, at)]) for at in (start, start + 1))
@@ -143,7 +143,7 @@ def test_a_token_that_a_cut_goes_through_is_not_scored() -> None:
     assert_covers(inside, TEXT)
 
 
-def test_where_no_token_is_left_between_two_cuts_that_is_left_out_too() -> None:
+def test_a_part_without_a_token_between_two_cuts_is_excluded() -> None:
     words = TEXT.split(" ")
     low, high = len(" ".join(words[:100])), len(" ".join(words[:101]))
     report = reader().audit(TEXT, skip=[(0, low), (low + 2, high), (len(TEXT) - 1, len(TEXT))])
@@ -155,7 +155,7 @@ def test_where_no_token_is_left_between_two_cuts_that_is_left_out_too() -> None:
     assert_covers(everything, TEXT)
 
 
-def test_a_hand_over_across_a_left_out_part_is_one() -> None:
+def test_a_hand_over_across_an_excluded_part_counts() -> None:
     report = reader().audit(DIALOGUE, skip=HUMAN)
     starts = [s.start for s in report.segments if not s.left_out]
     assert [(t.start, t.source, t.target) for t in report.transitions.observed] == [
@@ -184,7 +184,7 @@ def test_a_boundary_at_a_cut_is_certain() -> None:
     assert low <= segments[4].start <= high
 
 
-def test_a_pair_that_only_stands_in_a_left_out_part_is_no_repeat() -> None:
+def test_a_pair_in_an_excluded_part_makes_no_repeat() -> None:
     """An agent that says what the prompt said is evidence: its tokens were sampled under its key."""
     ids = write(TEAM, [("planner", 200)])[1:]
     quoted = reader().audit(token_ids=ids + ids, skip=[(0, len(ids))], boundaries=[])
@@ -197,7 +197,7 @@ def test_a_pair_that_only_stands_in_a_left_out_part_is_no_repeat() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_what_is_read_is_what_no_cut_touches(data: st.DataObject) -> None:
+def test_tokens_are_read_unless_a_cut_touches_them(data: st.DataObject) -> None:
     length = data.draw(st.integers(0, 30))
     position = st.integers(0, length)
     pairs = st.lists(st.tuples(position, position).map(lambda pair: tuple(sorted(pair))), max_size=4)
@@ -248,7 +248,7 @@ def bytes_team() -> Registry:
     return team(tokenizer=byte_tokenizer())
 
 
-def test_reports_with_left_out_parts_are_written_and_shown() -> None:
+def test_reports_with_excluded_parts_are_written_and_shown() -> None:
     report = reader().audit(DIALOGUE, skip=HUMAN)
     validator().validate(json.loads(report.to_json()))
     assert [s["left_out"] for s in report.to_dict()["segments"]] == [True, False, True, False, False]
@@ -365,7 +365,7 @@ def test_boundaries_at_the_ends_and_twice_change_nothing() -> None:
     assert auditor.audit(TEXT, boundaries=[len(TEXT), 1500, 0, 700, 700]).to_json() == once
 
 
-def test_strengths_that_are_given_are_used_for_pieces() -> None:
+def test_given_strengths_are_used_for_pieces() -> None:
     report = reader(strengths=[1.0, 2.0, 3.0]).audit(DIALOGUE, boundaries=[TURNS[1][0]])
     assert report.strengths == dict(zip(NAMES, [1.0, 2.0, 3.0], strict=True))
 
@@ -393,7 +393,7 @@ def test_strengths_that_are_given_are_used_for_pieces() -> None:
         ({"boundaries": [1.5]}, ShapeError, "boundaries: got float64"),
     ],
 )
-def test_parts_that_are_none_are_refused(parts: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_invalid_parts_are_rejected(parts: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         reader().audit(TEXT, **parts)
     with pytest.raises(InputError, match="text: got int, expected str"):
@@ -436,7 +436,7 @@ def test_human_text_among_the_agents_is_found_unattributed(talk: tuple[Registry,
     assert agents_of(pieces) == [span.agent for span in conversation.spans]
 
 
-def test_a_verbatim_quotation_reads_as_the_quoted_agent(talk: tuple[Registry, Any]) -> None:
+def test_a_verbatim_quotation_is_attributed_to_the_quoted_agent(talk: tuple[Registry, Any]) -> None:
     """Design §3: whose token is it? The agent's whose key was active when it was first sampled."""
     registry, conversation = talk
     planner, human, *_ = (conversation.text[span.start : span.end] for span in conversation.spans)

@@ -30,7 +30,7 @@ def test_forms(form: Any) -> None:
     assert shown(read(form())) == EXPECTED
 
 
-def test_what_they_come_in() -> None:
+def test_containers_of_records() -> None:
     assert shown(read({"messages": openai(), "model": "m"})) == EXPECTED
     assert shown(read({"values": {"messages": dumped()}, "next": []})) == EXPECTED
     # JSON lines: of messages, of OTLP's exports, of traces.
@@ -40,7 +40,7 @@ def test_what_they_come_in() -> None:
     assert shown(read([first, second])) == EXPECTED
 
 
-def test_messages_of_named_agents_are_theirs_whatever_the_role() -> None:
+def test_messages_belong_to_the_named_agent_with_any_role() -> None:
     log = [
         {"role": "user", "name": "ann", "content": "Plan it."},
         {"role": "user", "name": "critic", "content": "No, that."},
@@ -75,12 +75,12 @@ def test_one_text_under_two_names_is_two_claims() -> None:
         ),
     ],
 )
-def test_what_is_none_of_them_is_refused(document: Any, words: str) -> None:
+def test_unknown_formats_are_rejected(document: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         read(document)
 
 
-def test_circles_and_depth_are_no_trap() -> None:
+def test_cyclic_and_deep_records_are_handled() -> None:
     circle = [
         {
             **span(1, attribute("gen_ai.output.messages", [said("assistant", "a")])),
@@ -101,7 +101,7 @@ def test_circles_and_depth_are_no_trap() -> None:
     assert shown(read(round_and_round)) == [("a", None, True)]
 
 
-def test_values_of_any_type_stand_where_ids_and_names_do() -> None:
+def test_ids_and_names_may_have_any_type() -> None:
     said_a = attribute("gen_ai.output.messages", [said("assistant", "a")])
     for value in ([1], {"a": 1}, float("inf"), None):
         fields = {"spanId": value, "parentSpanId": value, "endTimeUnixNano": value, "name": value}
@@ -134,12 +134,12 @@ def test_lines_of_json_end_at_line_feeds_alone() -> None:
 @pytest.mark.parametrize(
     ("data", "line"), [(b'{\n "a": 1,\n "b" 2\n}', 3), (b"{}\n{\n{}", 2), (b"{", 1), (b"\n\n{", 3), (b"", 1)]
 )
-def test_an_error_is_told_where_it_is(data: bytes, line: int) -> None:
+def test_errors_name_their_location(data: bytes, line: int) -> None:
     with pytest.raises(InputError, match=f"^line {line}: .*; expected JSON or JSON lines"):
         parse(data)
 
 
-def test_langchain_itself_writes_what_is_read() -> None:
+def test_records_written_by_langchain_are_read() -> None:
     core = pytest.importorskip("langchain_core.messages")
     load = pytest.importorskip("langchain_core.load")
     messages = [

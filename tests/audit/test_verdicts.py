@@ -74,16 +74,14 @@ def test_an_unknown_name_is_mapped_by_the_option_that_it_names(
     assert checked(auditor, log).pieces[0].note == "no registered name is similar"
 
 
-def test_a_role_is_mapped_as_a_name_is(auditor: iet.Auditor, texts: dict[str, str]) -> None:
+def test_a_role_is_mapped_like_a_name(auditor: iet.Auditor, texts: dict[str, str]) -> None:
     log = [{"role": "Orchestrator (thought)", "content": texts["planner"]}]
     assert checked(auditor, log).pieces[0].verdict == "skipped"
     report = checked(auditor, log, **{"Orchestrator (thought)": "planner"})
     assert [(piece.claim, piece.verdict) for piece in report.pieces] == [("planner", "confirmed")]
 
 
-def test_what_an_agent_repeats_of_a_tools_output_is_no_evidence(
-    auditor: iet.Auditor, texts: dict[str, str]
-) -> None:
+def test_repeated_tool_output_is_no_evidence(auditor: iet.Auditor, texts: dict[str, str]) -> None:
     log = [
         event("ToolCallExecutionEvent", [{"content": texts["critic"], "name": "read", "call_id": "1"}]),
         event("TextMessage", texts["critic"] + " w1"),
@@ -91,7 +89,7 @@ def test_what_an_agent_repeats_of_a_tools_output_is_no_evidence(
     assert [piece.verdict for piece in checked(auditor, log).pieces] == ["skipped", "open"]
 
 
-def test_an_event_of_an_unknown_type_is_skipped_and_said_to_be(
+def test_an_event_of_an_unknown_type_is_skipped_and_reported(
     auditor: iet.Auditor, texts: dict[str, str]
 ) -> None:
     log = [event("RecallEvent", texts["critic"]), event("StructuredMessage[Plan]", texts["planner"])]
@@ -120,14 +118,14 @@ def test_every_message_is_counted(auditor: iet.Auditor, texts: dict[str, str]) -
     assert checked(auditor, many).counts.endswith("other reasons 12); unreadable: 0")
 
 
-def test_lines_of_an_unknown_kind_stop_no_others(auditor: iet.Auditor, texts: dict[str, str]) -> None:
+def test_lines_of_an_unknown_kind_are_skipped(auditor: iet.Auditor, texts: dict[str, str]) -> None:
     message = {"role": "assistant", "name": "planner", "content": texts["planner"]}
     report = checked(auditor, [{"messages": [message]}, {"resourceMetrics": []}])
     assert list(pairs(report)) == [("planner", "confirmed")]
     assert report.unreadable == {"line of an unknown kind": 1}
 
 
-def test_many_unknown_names_take_no_long_time(auditor: iet.Auditor) -> None:
+def test_every_unknown_name_is_reported(auditor: iet.Auditor) -> None:
     log = [{"role": "assistant", "name": f"plannr {i}" * 50, "content": f"w{i}"} for i in range(300)]
     assert len(checked(auditor, log).of("unknown name")) == 300
 

@@ -70,7 +70,7 @@ def workers(pool: WorkerPool, folder: pathlib.Path) -> set[int]:
     return asyncio.run(asked())
 
 
-def test_jobs_are_spread_and_answered(pool: WorkerPool, tmp_path: pathlib.Path) -> None:
+def test_jobs_are_distributed_and_answered(pool: WorkerPool, tmp_path: pathlib.Path) -> None:
     answers = do(pool, 0.3, "a", b"\0" * 3_000_000)
     assert [job for _, job in answers] == [0.3, "a", b"\0" * 3_000_000]
     pids = workers(pool, tmp_path / "both")
@@ -80,7 +80,7 @@ def test_jobs_are_spread_and_answered(pool: WorkerPool, tmp_path: pathlib.Path) 
 
 
 @pytest.mark.parametrize(("name", "poison", "reason"), [("pool", "die", "died"), ("hurried", 600.0, "time")])
-def test_a_worker_that_is_lost_takes_its_job_alone(
+def test_a_lost_worker_fails_only_its_job(
     name: str, poison: Any, reason: str, tmp_path: pathlib.Path, request: pytest.FixtureRequest
 ) -> None:
     pool: WorkerPool = request.getfixturevalue(name)
@@ -94,7 +94,7 @@ def test_a_worker_that_is_lost_takes_its_job_alone(
     assert len(workers(pool, tmp_path / "both")) == 2
 
 
-def test_a_job_too_big_for_a_worker_that_stands_still_ends_in_time(hurried: WorkerPool) -> None:
+def test_a_job_for_a_stalled_worker_times_out(hurried: WorkerPool) -> None:
     wait_until(lambda: hurried.ready == 2)
     (pid, _), *_ = do(hurried, "a")
     os.kill(pid, signal.SIGSTOP)
@@ -105,14 +105,14 @@ def test_a_job_too_big_for_a_worker_that_stands_still_ends_in_time(hurried: Work
     assert [failure.reason for failure in failed] == ["time"]
 
 
-def test_a_worker_that_dies_between_jobs_costs_none(pool: WorkerPool, tmp_path: pathlib.Path) -> None:
+def test_a_worker_that_dies_between_jobs_loses_no_job(pool: WorkerPool, tmp_path: pathlib.Path) -> None:
     for pid in workers(pool, tmp_path / "both"):
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: pool.ready == 0)  # their death is noticed at the next job
     assert [job for _, job in do(pool, "a", "b", "c")] == ["a", "b", "c"]
 
 
-def test_a_worker_that_a_client_has_cost_is_its_own_until_there_is_another(pool: WorkerPool) -> None:
+def test_a_lost_worker_counts_against_its_client_until_replaced(pool: WorkerPool) -> None:
     wait_until(lambda: pool.ready == 2)
 
     async def lost() -> None:
@@ -124,7 +124,7 @@ def test_a_worker_that_a_client_has_cost_is_its_own_until_there_is_another(pool:
     wait_until(lambda: pool.ready == 2 and not pool._jobs._running["mallory"])
 
 
-def test_who_has_cost_a_worker_that_cannot_start_again_is_served_by_the_others(
+def test_a_client_whose_worker_cannot_restart_uses_the_other_workers(
     tmp_path: pathlib.Path,
 ) -> None:
     pool = WorkerPool(functools.partial(pool_work.begin_in, tmp_path), 2, seconds=PATIENCE, wait=PATIENCE)
@@ -143,7 +143,7 @@ def test_who_has_cost_a_worker_that_cannot_start_again_is_served_by_the_others(
         pool.close()
 
 
-def test_what_no_worker_takes_in_time_is_refused_and_never_done(tmp_path: pathlib.Path) -> None:
+def test_a_job_that_no_worker_takes_in_time_is_rejected_and_never_run(tmp_path: pathlib.Path) -> None:
     slow = WorkerPool(pool_work.make, 1, seconds=PATIENCE, wait=0.2)
 
     async def taken_and_late() -> Any:
@@ -165,7 +165,7 @@ def test_what_no_worker_takes_in_time_is_refused_and_never_done(tmp_path: pathli
         slow.close()
 
 
-def test_a_cancelled_job_that_nobody_has_is_dropped(pool: WorkerPool, tmp_path: pathlib.Path) -> None:
+def test_a_cancelled_waiting_job_is_dropped(pool: WorkerPool, tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "held"
     folder.mkdir()
 
@@ -186,7 +186,7 @@ def test_a_cancelled_job_that_nobody_has_is_dropped(pool: WorkerPool, tmp_path: 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="nothing else limits what a process allocates")
-def test_a_worker_takes_no_more_memory_than_it_may() -> None:
+def test_a_worker_stays_within_its_memory_limit() -> None:
     pool = WorkerPool(pool_work.make, 1, seconds=PATIENCE, wait=PATIENCE, memory=50_000_000)
     try:
         assert do(pool, (20_000_000,)) == [20_000_000]
@@ -200,7 +200,7 @@ def test_a_worker_takes_no_more_memory_than_it_may() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="nothing else limits what a process allocates")
-def test_a_worker_that_stays_where_its_memory_ends_is_killed() -> None:
+def test_a_worker_that_stays_at_its_memory_limit_is_killed() -> None:
     lost = list[WorkFailed]()
     pool = WorkerPool(
         pool_work.make, 1, seconds=PATIENCE, wait=PATIENCE, memory=50_000_000, on_lost=lost.append

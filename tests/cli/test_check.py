@@ -99,7 +99,7 @@ def test_events_need_no_provider(run_iet: RunIet, team: pathlib.Path, trace: pat
         ("", "has the name 'y', 'x'; no message has a name"),
     ],
 )
-def test_a_name_that_no_message_has_is_named_and_stops_nothing(
+def test_an_unused_name_is_reported_and_stops_nothing(
     team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], name: str, message: str
 ) -> None:
     trace = tmp_path / "trace.json"

@@ -41,7 +41,7 @@ def test_wrong_usage_exits_with_two(arguments: list[str], capsys: pytest.Capture
     assert output.out == ""
 
 
-def test_a_command_without_a_word_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_without_arguments_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, names in (([], ("audit", "keys", "doctor")), (["keys"], ("init", "add", "export"))):
         assert run(*arguments) == 2
         lines = capsys.readouterr().err.splitlines()
@@ -49,7 +49,7 @@ def test_a_command_without_a_word_lists_what_there_is(capsys: pytest.CaptureFixt
             assert [line for line in lines if line.split()[:1] == [name] and len(line.split()) > 1], name
 
 
-def test_a_refusal_shows_the_usage_of_its_own_command(run_iet: RunIet) -> None:
+def test_a_usage_error_shows_the_commands_usage(run_iet: RunIet) -> None:
     for arguments, command in (
         (["audit", "a.txt", "b.txt"], "audit"),
         (["audit", "a.txt", "--keys", "x"], "audit"),
@@ -73,7 +73,7 @@ def test_help_and_version_exit_with_zero(capsys: pytest.CaptureFixture[str], run
     assert capsys.readouterr().out == f"iet {iet.__version__}\n"
 
 
-def test_an_interrupt_is_a_failure_with_a_word(
+def test_an_interrupt_fails_with_a_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt() -> Any:
@@ -104,7 +104,7 @@ def test_an_output_without_unicode_is_no_failure(team: pathlib.Path, tmp_path: p
 
 
 @pytest.mark.parametrize("name", ["self", "cls", "keys", "path", "scheme", "tokenizer", "secret_mount"])
-def test_what_is_no_parameter_of_a_scheme_is_refused(
+def test_unknown_scheme_parameters_are_rejected(
     name: str, text: pathlib.Path, tokenizer: pathlib.Path, run_iet: RunIet
 ) -> None:
     engine = ["--scheme", "vllm-gumbel", "--keys", "keys.json", "--tokenizer", tokenizer]
@@ -112,7 +112,7 @@ def test_what_is_no_parameter_of_a_scheme_is_refused(
     assert f"--parameter: got '{name}', expected one of --scheme vllm-gumbel" in refusal
 
 
-def test_numbers_that_are_too_long_to_read_are_refused_in_a_line(
+def test_numbers_that_are_too_long_are_rejected_in_one_line(
     team: pathlib.Path, text: pathlib.Path, tokenizer: pathlib.Path, tmp_path: pathlib.Path, run_iet: RunIet
 ) -> None:
     digits = "9" * 5000
@@ -145,9 +145,7 @@ def test_a_refusal_is_that_of_python(team: pathlib.Path, run_iet: RunIet) -> Non
         assert refusal in run_iet(3, "audit", team.parent / "a.txt", "-r", team, *arguments)
 
 
-def test_commands_that_read_files_of_this_machine_say_so_of_a_uri(
-    team: pathlib.Path, run_iet: RunIet
-) -> None:
+def test_commands_for_local_files_reject_uris(team: pathlib.Path, run_iet: RunIet) -> None:
     uri = "s3://user:PASSWORD@bucket/a.txt"
     for command in (
         ["check", uri],
@@ -160,9 +158,7 @@ def test_commands_that_read_files_of_this_machine_say_so_of_a_uri(
 
 @posix
 @pytest.mark.parametrize("more", [[], ["--json"]])
-def test_a_reader_that_goes_away_is_no_failure(
-    team: pathlib.Path, tmp_path: pathlib.Path, more: list[str]
-) -> None:
+def test_a_closed_output_is_no_failure(team: pathlib.Path, tmp_path: pathlib.Path, more: list[str]) -> None:
     (tmp_path / "long.txt").write_text("w1 w2 w3 " * 40_000)  # more than a pipe holds
     command = [sys.executable, "-m", "iet", "audit", str(tmp_path / "long.txt"), "-r", str(team), *more]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -42,7 +42,7 @@ def test_neighbouring_turns_follow_the_edges(topology: str) -> None:
     assert rounds == speakers_of_walk(topology, NAMES, rounds=3, seed=1)
 
 
-def test_walks_that_cannot_be_are_refused() -> None:
+def test_impossible_walks_are_rejected() -> None:
     for rounds in (0, 1001):
         with pytest.raises(InputError, match=f"rounds: got {rounds}, expected an int from 1 to 1000"):
             speakers_of_walk("chain", NAMES, rounds=rounds, seed=0)
@@ -196,7 +196,7 @@ def test_a_registry_that_no_demo_wrote_is_never_replaced(tmp_path: pathlib.Path,
     assert (tmp_path / "final.txt").read_text() == "mine"
 
 
-def test_what_is_no_registry_is_not_replaced_either(tmp_path: pathlib.Path) -> None:
+def test_other_files_are_not_replaced(tmp_path: pathlib.Path) -> None:
     (tmp_path / "team.json").write_text("notes of the team")
     (tmp_path / "truth.json").write_text("[]")
     with pytest.raises(RegistryError, match="no demo wrote it"):

@@ -250,7 +250,7 @@ def test_its_tokenizer_keeps_every_character(smol: tuple[Any, Any]) -> None:
         assert ours.encode(text).token_ids.tolist() == ids
 
 
-def test_its_agents_are_told_apart(smol: tuple[Any, Any]) -> None:
+def test_its_agents_are_distinguished(smol: tuple[Any, Any]) -> None:
     import iet
 
     model, tokenizer = smol

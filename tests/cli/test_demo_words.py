@@ -40,7 +40,7 @@ def test_a_sentence_begins_with_a_capital_letter(sentences: Sentences) -> None:
         assert all(token.startswith(" ") and token[1:2].isupper() for token in left(sentences, text))
 
 
-def test_within_one_a_word_goes_on_or_ends(sentences: Sentences) -> None:
+def test_within_a_word_it_continues_or_ends(sentences: Sentences) -> None:
     after = left(sentences, "We can")
     assert {" the", ".", ",", "'t", " America"} <= after
     assert not after & {" The", "ing", "\n", " (", "\ufffd"}
@@ -48,7 +48,7 @@ def test_within_one_a_word_goes_on_or_ends(sentences: Sentences) -> None:
     assert not left(sentences, "We saw, ") & {",", "."}
 
 
-def test_what_no_word_begins_with_leaves_no_way_on(sentences: Sentences) -> None:
+def test_prefixes_of_no_word_allow_no_continuation(sentences: Sentences) -> None:
     assert left(sentences, "We xqzj") == set()
 
 

@@ -173,7 +173,7 @@ def test_names_come_from_a_file_too(team: pathlib.Path, tmp_path: pathlib.Path, 
 
 
 @posix
-def test_a_path_that_steers_a_terminal_is_shown_without(
+def test_a_path_is_shown_without_control_characters(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "\x1b[2J\x1b]0;owned\x07\u202e"
@@ -195,7 +195,7 @@ def test_a_path_that_steers_a_terminal_is_shown_without(
     assert not {"\x1b", "\x07", "\u202e"} & set(output)
 
 
-def test_what_a_scheme_or_a_tokenizer_cannot_have_is_refused(
+def test_invalid_schemes_and_tokenizers_are_rejected(
     tmp_path: pathlib.Path, tokenizer: pathlib.Path, run_iet: RunIet
 ) -> None:
     init = "keys", "init", tmp_path / "new.json", "--tokenizer", tokenizer

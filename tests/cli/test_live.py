@@ -162,7 +162,7 @@ def test_a_server_that_marks_for_somebody_else(registry: Registry, write: Any) -
     assert answer.others == ("critic",)
 
 
-def test_a_default_agent_is_told(registry: Registry, write: Any) -> None:
+def test_a_default_agent_is_reported(registry: Registry, write: Any) -> None:
     with serving(marks(registry, write, default="planner"), form) as server:
         answer = live.ask(server.url, "planner", registry, tokens=TOKENS)
     assert answer.arrives
@@ -199,7 +199,7 @@ def test_an_agent_that_the_server_does_not_have(
     assert not answer.arrives
 
 
-def test_sglang_is_asked_in_its_words(registry: Registry, write: Any) -> None:
+def test_sglang_gets_its_own_fields(registry: Registry, write: Any) -> None:
     with serving(lambda body, _: write(body, None), form) as server:
         live.ask(server.url, "planner", registry, engine="sglang", tokens=8)
     assert server.requests[0]["body"]["custom_params"] == {"iet_agent": "planner"}
@@ -315,7 +315,7 @@ def test_urls_that_are_refused_are_not_repeated(registry: Registry, url: str) ->
 
 
 @pytest.mark.parametrize("end", ["\r", "\n", "€"])
-def test_a_key_that_no_header_takes_is_refused_before_anybody_is_asked(
+def test_a_key_that_is_no_valid_header_is_rejected_before_any_request(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     monkeypatch.setenv(live.KEY_VARIABLE, f"sk-secret{end}")
@@ -325,7 +325,7 @@ def test_a_key_that_no_header_takes_is_refused_before_anybody_is_asked(
 
 
 @pytest.mark.parametrize("padded_key", [f" {SECRET} ", "sk-two  words"])
-def test_a_key_with_blanks_is_not_shown_where_a_server_repeats_it(
+def test_a_key_with_blanks_is_hidden_in_the_servers_answer(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, padded_key: str
 ) -> None:
     monkeypatch.setenv(live.KEY_VARIABLE, padded_key)
@@ -347,14 +347,14 @@ def test_a_key_with_blanks_is_not_shown_where_a_server_repeats_it(
     ],
     ids=["an error that does not come", "brackets", "half an error", "half an answer"],
 )
-def test_an_answer_that_is_not_whole(registry: Registry, sent: bytes, why: str) -> None:
+def test_an_incomplete_answer(registry: Registry, sent: bytes, why: str) -> None:
     waits = "within" in why
     with raw_server(sent, hold=waits) as url, pytest.raises(BackendUnavailable, match=why) as refused:
         live.ask(url, "planner", registry, model="m", tokens=TOKENS, timeout=0.3 if waits else PATIENCE)
     assert url in str(refused.value)
 
 
-def test_an_answer_that_comes_byte_by_byte_has_no_more_time(registry: Registry) -> None:
+def test_a_slow_answer_times_out(registry: Registry) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
     with raw_server(head, dribbled=b" " * 1000) as url:
         started = time.monotonic()
@@ -369,12 +369,12 @@ def test_a_text_that_is_null_is_none(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 1e10, math.nan, math.inf])
-def test_a_time_that_no_clock_takes_is_refused(registry: Registry, timeout: float) -> None:
+def test_an_invalid_timeout_is_rejected(registry: Registry, timeout: float) -> None:
     with pytest.raises(InputError, match=r"timeout: got .*, expected a number of seconds above 0"):
         live.ask("http://127.0.0.1:1", "planner", registry, tokens=TOKENS, timeout=timeout)
 
 
-def test_what_is_missing_here_is_told_before_the_server_writes(write: Any) -> None:
+def test_missing_packages_are_reported_before_any_request(write: Any) -> None:
     registry = Registry.create(None, vocab_size=100)
     registry.add("planner")
     with serving(lambda body, _: write(body, None), form) as server:

@@ -22,7 +22,7 @@ def named(text: pathlib.Path) -> pathlib.Path:
     return text.rename(text.with_name(f"{CAFE}.txt"))
 
 
-def test_they_are_shown_with_their_bytes_escaped(
+def test_such_names_are_shown_with_their_bytes_escaped(
     team: pathlib.Path, named: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     registry, page, trace = tmp_path / f"{CAFE}.json", tmp_path / "x.html", tmp_path / f"{CAFE}.trace"
@@ -38,7 +38,7 @@ def test_they_are_shown_with_their_bytes_escaped(
     assert f"with {SHOWN}.json" in page.read_text(encoding="utf-8")
 
 
-def test_they_are_signed_as_they_are_shown(
+def test_such_names_are_signed_as_they_are_shown(
     team: pathlib.Path, named: pathlib.Path, tmp_path: pathlib.Path, run_iet: RunIet
 ) -> None:
     pytest.importorskip("securesystemslib")
@@ -51,7 +51,7 @@ def test_they_are_signed_as_they_are_shown(
     assert statement["subject"][0]["name"] == f"{SHOWN}.txt"
 
 
-def test_many_of_them_are_read(
+def test_many_such_names_are_read(
     team: pathlib.Path, named: pathlib.Path, tmp_path: pathlib.Path, run_iet: RunIet
 ) -> None:
     pa = pytest.importorskip("pyarrow")

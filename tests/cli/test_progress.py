@@ -58,7 +58,7 @@ def test_an_audit_in_a_terminal(team: pathlib.Path, monkeypatch: pytest.MonkeyPa
     assert max(map(cells, written.replace("\r", "").split("\n"))) <= 50
 
 
-def test_every_long_command_shows_a_bar_to_people_only(
+def test_every_long_command_shows_a_bar_only_in_a_terminal(
     team: pathlib.Path,
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -139,7 +139,7 @@ def test_a_bar_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     [(Terminal(), 60.0, ""), (io.StringIO(), 0.0, ""), (io.StringIO(), 0.0, "1")],
     ids=["short work", "no terminal", "no terminal, forced colours"],
 )
-def test_short_work_and_work_that_nobody_looks_at_have_no_bar(
+def test_short_work_and_work_without_a_terminal_have_no_bar(
     file: io.StringIO, delay: float, colours: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", colours)

@@ -39,7 +39,7 @@ def unread(environment: dict[str, str], *arguments: object, errors: bool = False
     return done.returncode, done.stderr or ""
 
 
-def test_what_was_found_is_in_the_code(
+def test_findings_set_the_exit_code(
     environment: dict[str, str], team: pathlib.Path, unmarked: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     audit = ["audit", unmarked, "-r", team]
@@ -58,7 +58,7 @@ def test_all_files_are_written(
     assert all(page.is_file() for page in pages)
 
 
-def test_progress_that_nobody_reads_stops_no_audit(
+def test_unread_progress_stops_no_audit(
     environment: dict[str, str], team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     pytest.importorskip("pyarrow")

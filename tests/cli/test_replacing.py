@@ -60,7 +60,7 @@ def test_files_beside_a_registry(
     assert {path: path.read_bytes() for path in files} == files
 
 
-def test_no_path_is_none(team: pathlib.Path, text: pathlib.Path, run_iet: RunIet) -> None:
+def test_an_empty_path_is_rejected(team: pathlib.Path, text: pathlib.Path, run_iet: RunIet) -> None:
     for texts in ([text], [text, text]):
         refusal = run_iet(2, "audit", *texts, "-r", team, "-o", "")
         assert "argument -o/--output" in refusal

@@ -101,7 +101,7 @@ def test_it_wants_tokens_or_none(options: tuple[str, ...], capsys: pytest.Captur
     assert "--tokens FILE" in capsys.readouterr().err
 
 
-def test_the_compose_file_names_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_compose_file_names_existing_files(capsys: pytest.CaptureFixture[str]) -> None:
     yaml = pytest.importorskip("yaml")
     folder = ROOT / "examples" / "serving"
     services = yaml.safe_load((folder / "compose.yaml").read_text())["services"]

@@ -92,7 +92,7 @@ def test_a_conversation_is_verified_against_its_record(
     assert "--messages goes with --text" in run_iet(2, *check, "--messages")
 
 
-def test_the_form_of_others_is_verified_and_is_not_strict(
+def test_envelopes_of_other_programs_are_verified_leniently(
     text: pathlib.Path, team: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     private, public = write_keys(tmp_path, FIRST)
@@ -104,7 +104,7 @@ def test_the_form_of_others_is_verified_and_is_not_strict(
     assert "not verified: envelope: byte 1 is not as iet writes it" in capsys.readouterr().err
 
 
-def test_what_does_not_go_together_is_refused(
+def test_conflicting_arguments_are_rejected(
     text: pathlib.Path, team: pathlib.Path, tmp_path: pathlib.Path, run_iet: RunIet
 ) -> None:
     private, public = write_keys(tmp_path, FIRST)

@@ -34,7 +34,7 @@ def in_shell(line: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("width", ["", "0"])
-def test_a_terminal_that_knows_no_width_gets_lines_of_eighty(
+def test_a_terminal_without_a_width_gets_lines_of_eighty(
     width: str, team: pathlib.Path, text: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_256_colours(monkeypatch)
@@ -45,7 +45,7 @@ def test_a_terminal_that_knows_no_width_gets_lines_of_eighty(
     assert 60 < max(map(cells, lines)) <= 80
 
 
-def test_what_needs_no_stream_does_without(
+def test_commands_run_without_standard_streams(
     team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     done = in_shell("exec IET <&- >&- 2>&-", "audit", text, "-r", team, "-o", tmp_path / "report.json")
@@ -64,7 +64,7 @@ def test_a_full_output_is_named(team: pathlib.Path, text: pathlib.Path) -> None:
             assert done.stderr == "iet: [Errno 28] No space left on device\n"
 
 
-def test_a_reader_that_leaves_is_no_failure(team: pathlib.Path, text: pathlib.Path) -> None:
+def test_a_reader_that_exits_is_no_failure(team: pathlib.Path, text: pathlib.Path) -> None:
     for buffered in ("unset PYTHONUNBUFFERED", "export PYTHONUNBUFFERED=1"):
         done = in_shell(f"{buffered}; (IET; echo $? >&2) | true", "audit", text, "-r", team, "--json")
         assert done.stderr == "0\n"

@@ -119,7 +119,7 @@ def test_a_text_read_in_parts_gives_the_same(monkeypatch):
 
 
 @pytest.mark.parametrize("part", [1, 1 << 24])
-def test_texts_behind_one_another_are_read_as_each_alone(monkeypatch, part):
+def test_concatenated_texts_equal_single_texts(monkeypatch, part):
     monkeypatch.setattr(chain_module, "_STORED", part)  # 1: parts of 256 tokens
     rng, prior = np.random.default_rng(5), chain_module.prior_of(np.array([0.5, 0.3, 0.2]), 0.3)
     texts = [rng.normal(0, 1.5, (length, 3)).astype(np.float32) for length in (300, 1, 40, 700)]
@@ -134,7 +134,7 @@ def test_texts_behind_one_another_are_read_as_each_alone(monkeypatch, part):
         assert joint[2][d] == alone[2][0]
 
 
-def test_one_agent_without_alternative_holds_all():
+def test_one_agent_without_null_has_posterior_one():
     gamma, null_posterior, log_ratio = forward_backward(np.full((10, 1), -3.0), 5.0)
     assert (gamma == 1).all()
     assert (null_posterior == 0).all()
@@ -151,7 +151,7 @@ def test_forward_backward_survives_ratios_of_any_size():
 @pytest.mark.parametrize(
     ("mean_segment", "null_segment"), [(5.0, None), (1.0, None), (0.5, 30.0), (20.0, 4.0), (4.0, 30.0)]
 )
-def test_segments_of_a_mean_below_their_stages_count_as_these(mean_segment, null_segment):
+def test_segments_with_a_mean_below_the_stages_use_the_stages(mean_segment, null_segment):
     ratios = np.random.default_rng(6).normal(0, 1, (7, 2))
 
     gap = None if null_segment is None else max(null_segment, 2)
@@ -208,14 +208,14 @@ def test_chain_stays_finite_at_the_extremes(options: dict[str, Any]) -> None:
         ({"shares": [math.inf, 1]}, InputError, "shares: got inf, expected finite numbers above 0"),
     ],
 )
-def test_a_chain_refuses_what_it_cannot_be(arguments, error, words):
+def test_a_chain_rejects_invalid_parameters(arguments, error, words):
     with pytest.raises(error, match=words):
         forward_backward(**{"log_ratios": np.zeros((4, 2)), **arguments})
 
 
 @settings(max_examples=40, deadline=None)
 @given(score_matrices(), st.integers(0, 2**32 - 1), st.booleans())
-def test_likelihoods_side_by_side_are_those_of_single_chains(ratios, seed, anybody):
+def test_batched_likelihoods_equal_single_chains(ratios, seed, anybody):
     rng = np.random.default_rng(seed)
     ratios = ratios * np.float32(rng.choice([1, 40]))
     lengths = rng.uniform(1, 200, 5)

@@ -59,7 +59,7 @@ def test_more_copies_are_no_more_evidence(allow, family):
     np.testing.assert_array_equal(copies, np.broadcast_to(copies[0], copies.shape))
 
 
-def test_neighbours_do_not_swallow_what_nobody_marked():
+def test_neighbours_do_not_absorb_unmarked_text():
     # Each passage between two turns, each of those by another agent.
     right, wrong, counted = list[float](), 0, 0
     for seed in range(20):
@@ -93,7 +93,7 @@ def test_a_quoted_turn_keeps_its_agent():
     assert (decoded.token_agents[-second:] == first).all()
 
 
-def test_what_stands_between_copies_goes_to_them():
+def test_text_between_copies_is_attributed_with_them():
     # A template whose blanks are three tokens long: too short to be anybody's turn.
     scores, truth, passage = said(8)
     blanks = [(2 + i, scores[i * 3 : i * 3 + 3], np.full(3, -1)) for i in range(6)]
@@ -105,7 +105,7 @@ def test_what_stands_between_copies_goes_to_them():
     assert (decoded.token_agents[-5 * (PASSAGE + 3) :] == -1).all()
 
 
-def test_texts_without_copies_are_read_as_with_every_pair_apart():
+def test_texts_without_copies_equal_texts_of_distinct_pairs():
     scores, _, _ = said(9)
     pairs = np.arange(len(scores))
     shared = decode(scores, pairs=pairs, allow_unattributed=True)
@@ -113,7 +113,7 @@ def test_texts_without_copies_are_read_as_with_every_pair_apart():
     np.testing.assert_array_equal(shared.posterior, every.posterior)
 
 
-def test_what_chance_did_to_a_passage_is_not_multiplied():
+def test_chance_evidence_of_a_passage_is_not_multiplied():
     # Of 30 passages the one that an agent's key favours most, ten times after the agents' text.
     named = {"share": 0, "count": 0}
     for seed in range(12):

@@ -95,13 +95,13 @@ def test_refine_moves_a_boundary_to_the_hand_over_within_the_radius():
 
 
 @pytest.mark.parametrize("points", [[0], [-5], [40], [10**7], [15, 5], [5, 5]])
-def test_refine_refuses_change_points_that_are_none(points):
+def test_refine_rejects_change_points_out_of_range(points):
     with pytest.raises(InputError, match=r"change_points: got .*, expected ascending, 1 to 39"):
         refine(np.zeros((40, 2)), points)
 
 
 @pytest.mark.parametrize("points", [[0.5], [[1]], ["a"]])
-def test_refine_refuses_what_are_no_change_points(points):
+def test_refine_rejects_change_points_of_other_types(points):
     with pytest.raises(ShapeError, match=r"change_points: got .*, expected ints \[S - 1\]"):
         refine(np.zeros((40, 2)), points)
 
@@ -130,7 +130,7 @@ def test_refine_equals_the_formula(f, seed, radius):
 
 
 @pytest.mark.parametrize(("anchor", "shift"), [("start", 0), ("centre", 32), ("end", 64)])
-def test_cusum_anchor_says_where_in_its_window_a_boundary_lies(anchor, shift):
+def test_cusum_anchor_sets_the_boundary_within_its_window(anchor, shift):
     scores = np.zeros((2000, 2), np.float32)
     scores[:1000, 0], scores[1000:, 1] = 0.2, 0.8
     (boundary,) = decode(scores, "cusum", anchor=anchor).change_points.tolist()
@@ -139,12 +139,12 @@ def test_cusum_anchor_says_where_in_its_window_a_boundary_lies(anchor, shift):
 
 
 @pytest.mark.parametrize("anchor", ["middle", [], 1, None])
-def test_an_anchor_that_is_none_is_refused(anchor):
+def test_an_invalid_anchor_is_rejected(anchor):
     with pytest.raises(InputError, match=r"anchor: got .*, expected one of \['centre', 'end', 'start'\]"):
         decode(np.zeros((200, 2), np.float32), "cusum", anchor=anchor)
 
 
-def test_cusum_parts_refuse_what_is_not_a_vector():
+def test_cusum_parts_reject_other_shapes():
     with pytest.raises(ShapeError, match="margins"):
         cusum(np.zeros((2, 2)))
     with pytest.raises(InputError, match="finite"):

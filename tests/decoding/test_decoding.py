@@ -104,7 +104,7 @@ def test_every_length_has_an_answer(decoder, allow_unattributed, tokens, agents)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_without_evidence_nobody_is_named_unless_forced(decoder):
+def test_without_evidence_no_agent_is_named_unless_forced(decoder):
     scores, scored = np.zeros((100, 3), np.float32), np.zeros(100, bool)
     assert decode(scores, decoder, scored=scored).segments == (Span(0, 100, 0),)
     assert decode(scores, decoder, scored=scored, allow_unattributed=True).segments == (Span(0, 100, -1),)
@@ -204,12 +204,12 @@ def test_bad_input_is_refused_by_name_and_value(change, error, words):
         ([0, 4], [1, 1], ShapeError, r"\[4, 2\], \[2\], \[2\]"),
     ],
 )
-def test_a_column_summary_reads_nothing_that_lies_outside(boundaries, columns, error, words):
+def test_a_column_summary_rejects_indices_out_of_range(boundaries, columns, error, words):
     with pytest.raises(error, match=words):
         column_summary(np.ones((4, 2), np.float32), np.array(boundaries), np.array(columns))
 
 
-def test_the_largest_options_are_those_of_a_text_as_long() -> None:
+def test_the_largest_options_equal_the_length_of_the_text() -> None:
     scores = np.random.default_rng(3).standard_normal((300, 2)).astype(np.float32)
     for decoder, names in (("window", ("window",)), ("cusum", ("window", "step", "radius", "min_points"))):
         for name in names:

@@ -50,7 +50,7 @@ def test_the_default_folder_is_private(tmp_path: pathlib.Path, monkeypatch: pyte
 
 @posix
 @pytest.mark.parametrize(("mode", "below"), [(0o775, 0o700), (0o757, 0o700), (0o755, 0o775)])
-def test_a_folder_that_others_can_write_is_not_used(
+def test_a_folder_writable_by_other_users_is_not_used(
     mode: int, below: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cached = _compiled(monkeypatch, tmp_path / "cache")[0].stats.cache_path
@@ -61,7 +61,7 @@ def test_a_folder_that_others_can_write_is_not_used(
     assert warnings_ == [f"Numba's cache is off: others can write {tmp_path / 'cache'} (chmod -R go-w)"]
 
 
-def test_without_a_folder_that_can_be_written_nothing_is_cached(
+def test_without_a_writable_folder_nothing_is_cached(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()

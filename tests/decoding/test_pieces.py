@@ -12,7 +12,7 @@ from tests.support.scores import FOURIER, synthetic
 
 @pytest.mark.parametrize("strength", [0.4, 0.8, 1.6])
 @pytest.mark.parametrize("null_prior", [0.0, 0.5])
-def test_strengths_of_pieces_are_found(strength: float, null_prior: float) -> None:
+def test_strengths_of_pieces_are_estimated(strength: float, null_prior: float) -> None:
     rng = np.random.default_rng(3)
     scores, truth = synthetic(rng, 30, 3, strength)
     edges = np.append(0, np.flatnonzero(np.diff(truth)) + 1)

@@ -19,7 +19,7 @@ from iet.marks.families import FAMILIES, BernoulliSum, sum_family
 from tests.support.scores import FOURIER, synthetic
 
 
-def test_the_fit_finds_strengths_and_length_of_a_text_and_who_writes():
+def test_the_fit_estimates_strengths_length_and_writers():
     rng = np.random.default_rng(0)
     true = np.array([0.4, 1.0, 1.6])
     turns = 100
@@ -63,7 +63,7 @@ def test_the_fit_finds_strengths_and_length_of_a_text_and_who_writes():
             fit(sums, weights, FOURIER, **bad)
 
 
-def test_whoever_holds_little_keeps_it():
+def test_agents_with_small_shares_keep_them():
     rng = np.random.default_rng(3)
     truth = np.repeat([0, 1, 2, 0, 1, 2, 3, 0, 1, 2, 0, 1, 2], [300] * 6 + [120] + [300] * 6)
     scores = np.cos(2 * np.pi * rng.random((len(truth), 5)))  # the fifth says nothing
@@ -100,7 +100,7 @@ def alternating(rng, agents, turns, length, gap, strength):
 
 
 @pytest.mark.parametrize(("length", "gap", "strength"), [(200, 60, 0.8), (120, 30, 0.9)])
-def test_posteriors_are_right_where_gaps_alternate_with_turns(length, gap, strength):
+def test_posteriors_are_calibrated_if_gaps_alternate_with_turns(length, gap, strength):
     # The mean posterior of named tokens minus their accuracy is 0.002, with a standard error of 0.003 over 16
     # texts. If null segments had the agents' length it would be 0.134 (error 0.011): the limit is five errors
     # above the first and ten below the second. For gaps of 30 it is -0.006 (error 0.005); a search in blocks
@@ -145,7 +145,7 @@ def intersection_over_union(decoded, truth):
     ("start", "end", "shift", "overlap", "one_segment"),
     [(200, 300, 1.43, 0.8, 0.75), (50, 450, 0.7, 0.75, 0.4)],
 )
-def test_marks_strong_in_a_short_stretch_or_weak_in_a_long_one(start, end, shift, overlap, one_segment):
+def test_short_strong_and_long_weak_marks(start, end, shift, overlap, one_segment):
     law = sum_family("kgw", BernoulliSum((1,), 0.25, 0.0, 1.0))
     rng, truth = np.random.default_rng(9), (np.arange(500) >= start) & (np.arange(500) < end)
     overlaps, segments = [], []
@@ -194,7 +194,7 @@ def test_evidence_is_the_mean_likelihood_ratio_over_unmarked_texts():
     assert fit(*block_sums(scores, np.ones(len(scores), np.float32), 4), FOURIER, block=4).evidence > 30
 
 
-def test_a_weak_stretch_beside_a_strong_one_is_found():
+def test_a_weak_stretch_next_to_a_strong_one_is_found():
     marked = np.repeat([0.0, 0.5, 0.0, 0.85, 0.0], [100, 100, 120, 80, 100])
     right, equal = list[float](), 0
     for seed in range(20):
@@ -227,7 +227,7 @@ def test_short_texts_have_small_blocks():
     assert block_of(100, 2) == 2
 
 
-def test_agents_of_little_text_are_near_all_agents_and_those_of_much_are_not():
+def test_strengths_shrink_to_the_pooled_mean_for_little_text():
     rng = np.random.default_rng(7)
     truth = np.repeat([0, 1, 0, 1, 0, 2], [800, 800, 800, 800, 800, 25])
     true = np.array([0.5, 1.5, 1.5])
@@ -249,7 +249,7 @@ def test_forward_backward_is_stable_over_a_million_tokens():
     np.testing.assert_allclose(decoded.posterior.sum(axis=1), 1, atol=1e-5)
 
 
-def test_agents_that_say_nothing_take_little_from_those_that_speak():
+def test_silent_agents_take_little_posterior():
     rng = np.random.default_rng(2)
     change = []
     for _ in range(8):
@@ -296,7 +296,7 @@ def test_weights_are_factors_of_the_evidence():
     )
 
 
-def test_in_family_gumbel_what_follows_an_earlier_context_says_nothing():
+def test_family_gumbel_ignores_tokens_after_repeated_contexts():
     scores = np.random.default_rng(0).exponential(size=(700, 2)).astype(np.float32)
     pairs = np.concatenate([np.arange(50), np.arange(50), np.arange(50, 600), np.arange(50)])
     for position, matters in ((70, False), (670, True)):  # 50 tokens and 600 tokens after the same context
@@ -308,7 +308,7 @@ def test_in_family_gumbel_what_follows_an_earlier_context_says_nothing():
             assert np.array_equal(*decoded) != matters
 
 
-def test_boundaries_lie_where_they_are_likeliest():
+def test_boundaries_have_the_highest_likelihood():
     scores = np.zeros((401, 2), np.float32)
     scores[:201, 0] = scores[201:, 1] = 0.8
     for resolution in (1, 2, 3, 5, 16):
@@ -317,7 +317,7 @@ def test_boundaries_lie_where_they_are_likeliest():
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 4))
-def test_boundary_intervals_reach_to_the_nearest_sure_token(seed, tokens, agents):
+def test_boundary_intervals_reach_the_nearest_certain_token(seed, tokens, agents):
     rng = np.random.default_rng(seed)
     posterior = rng.dirichlet(np.full(agents + 1, 0.2), tokens)[:, :agents].astype(np.float32)
     cuts = [0, *np.unique(rng.integers(1, tokens, 4)).tolist(), tokens] if tokens > 1 else [0, 1]
@@ -383,7 +383,7 @@ def test_agents_without_any_text_keep_a_share() -> None:
     assert decode(scores[:0], shrinkage=0).segments == ()
 
 
-def test_posterior_leaves_hopeless_agents_out_without_changing_the_rest():
+def test_excluding_hopeless_agents_changes_no_posterior():
     rng = np.random.default_rng(1)
     scores, truth = synthetic(rng, 4, 3, strength=1.5)
     crowd = np.cos(2 * np.pi * rng.random((len(truth), 300))).astype(np.float32)
@@ -399,7 +399,7 @@ def span_sums(scores, boundaries):
     return np.array([scores[start:end].sum(axis=0, dtype=np.float64) for start, end in spans])
 
 
-def test_the_candidates_alone_give_what_all_agents_give():
+def test_the_candidates_alone_give_the_full_result():
     rng = np.random.default_rng(1)
     scores, _ = synthetic(rng, 4, 3, strength=1.5)
     crowd = np.cos(2 * np.pi * rng.random((len(scores), 300))).astype(np.float32)

@@ -20,7 +20,7 @@ def one(token_posterior: Any, **more: Any) -> tuple[float, float]:
     return float(low[0]), float(high[0])
 
 
-def test_one_boundary_whose_place_is_uncertain() -> None:
+def test_one_uncertain_boundary() -> None:
     # The agent surely holds 60 tokens; its last one is the 60th to 99th, all alike.
     posterior = np.append(np.ones(60), 1 - np.arange(1, 41) / 41)
     low, high = one(posterior)
@@ -28,7 +28,7 @@ def test_one_boundary_whose_place_is_uncertain() -> None:
     assert one(posterior, sure=0.0) == pytest.approx((0.8, 0.8), abs=1.5 / 64)
 
 
-def test_two_boundaries_are_independent_where_a_token_between_them_is_sure() -> None:
+def test_two_boundaries_with_a_certain_token_between_are_independent() -> None:
     half = np.arange(1, 51) / 51
     low, high = one(np.concatenate([half, [1.0], half[::-1]]))
     # The sum of two uniform laws on [0, 50] of 101: a triangle, with 5 % below 50·√0.1.
@@ -40,7 +40,7 @@ def test_two_boundaries_are_independent_where_a_token_between_them_is_sure() -> 
     assert wide[1] >= high - 1 / 64
 
 
-def test_what_is_sure_and_what_is_one_chance() -> None:
+def test_certain_tokens_and_single_chances() -> None:
     assert one(np.ones(7)) == (1.0, 1.0)
     assert one(np.zeros(7)) == (0.0, 0.0)
     assert one(np.full(50, 0.8)) == (0.0, 1.0)  # all of it or nothing
@@ -49,7 +49,7 @@ def test_what_is_sure_and_what_is_one_chance() -> None:
     assert (low, high) == (pytest.approx(1 - 5e-4), 1.0)
 
 
-def test_ends_of_a_short_span_are_shares_that_can_be() -> None:
+def test_ends_of_a_short_span_are_possible_shares() -> None:
     # One more than 8 of 10 tokens is held with 0.9, two with 0.5: 8, 9 or 10 with 0.1, 0.4, 0.5.
     posterior = np.append(np.ones(8), [0.9, 0.5])
     assert one(posterior) == (0.8, 1.0)
@@ -61,7 +61,7 @@ def test_ends_of_a_short_span_are_shares_that_can_be() -> None:
     ("null_prior", "length", "strength"),
     [(0.0, 100, 0.3), (0.3, 60, 0.5), (0.3, 200, 0.3), (0.8, 60, 0.5), (0.3, 10, 3.0), (0.0, 10, 1.0)],
 )
-def test_intervals_hold_the_share_where_the_chain_is_right(
+def test_intervals_cover_the_share_under_the_true_chain(
     null_prior: float, length: float, strength: float
 ) -> None:
     rng = np.random.default_rng(3)

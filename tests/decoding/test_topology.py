@@ -23,7 +23,7 @@ MAMA = {
 
 
 @pytest.mark.parametrize(("name", "n"), [(name, n) for name, sizes in MAMA.items() for n in sizes])
-def test_templates_are_those_of_mama(name, n):
+def test_templates_equal_those_of_mama(name, n):
     expected = np.zeros((n, n), bool)
     for i, j in MAMA[name][n].split():
         expected[int(i), int(j)] = expected[int(j), int(i)] = True
@@ -50,7 +50,7 @@ def test_small_templates_coincide():
     assert classify(template("complete", 4)) == Match("star_ring", ("star_ring", "complete"))
 
 
-def test_labels_matter_and_the_rest_is_other():
+def test_labels_matter_and_other_graphs_are_other():
     order = [1, 0, 2, 3]
     assert classify(template("star_pure", 4)[np.ix_(order, order)]) == Match("other", ())
     assert classify(np.zeros((4, 4))).name == "other"

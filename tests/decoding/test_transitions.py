@@ -98,7 +98,7 @@ def test_confidence_is_the_best_of_several_boundaries():
     assert result.bitmask == 6
 
 
-def test_unattributed_text_is_no_agent_and_no_bridge_unless_asked():
+def test_unattributed_text_links_no_agents_by_default():
     f = np.zeros((20, 3))
     segments = [(0, 100, 0), (100, 120, -1), (120, 200, 2), (200, 210, -1), (210, 300, 2)]
     none = transitions(segments, f)
@@ -117,7 +117,7 @@ def test_neighbouring_segments_of_one_agent_are_one():
     assert [t[:3] for t in result.observed] == [(150, 0, 1)]
 
 
-def test_dense_places_the_active_agents_among_all():
+def test_dense_includes_inactive_agents():
     f = np.zeros((20, 5))
     result = transitions([(0, 100, 3), (100, 300, 1)], f)
     dense = result.dense(range(5))

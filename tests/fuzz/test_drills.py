@@ -22,7 +22,7 @@ pytestmark = posix
         ("clocks", 1, "clock jumps"),
     ],
 )
-def test_what_is_disturbed_loses_and_doubles_nothing(
+def test_disturbed_runs_lose_and_duplicate_nothing(
     kind: str, times: int, disturbance: str, tmp_path: pathlib.Path
 ) -> None:
     counts = drills.drill(kind, tmp_path / "work", 1, times)
@@ -30,7 +30,7 @@ def test_what_is_disturbed_loses_and_doubles_nothing(
     assert counts[disturbance] + counts["clock jumps, not possible here"] >= times
 
 
-def test_disks_that_are_full_or_only_read(tmp_path: pathlib.Path) -> None:
+def test_full_and_read_only_disks(tmp_path: pathlib.Path) -> None:
     """Full and read-only disks, if the process may mount one."""
     counts = drills.drill("mounts", tmp_path / "work", 1, 3)
     assert counts["faults"] == 0

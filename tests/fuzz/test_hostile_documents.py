@@ -28,7 +28,7 @@ def test_texts_of_all_kinds_of_letters(tmp_path: pathlib.Path) -> None:
 
 
 @posix
-def test_pipes_and_links_that_lead_nowhere_are_not_waited_for(tmp_path: pathlib.Path) -> None:
+def test_pipes_and_dangling_links_do_not_block(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a.txt").write_text("a text")
@@ -42,6 +42,6 @@ def test_pipes_and_links_that_lead_nowhere_are_not_waited_for(tmp_path: pathlib.
         expand([folder / "pipe.txt"], tmp_path / "out")
 
 
-def test_what_is_not_printable_is_seen() -> None:
+def test_unprintable_characters_are_detected() -> None:
     assert documents.printable("plain, \u00fcber, \u4f60\n")
     assert not any(map(documents.printable, ("\x1b[2J", "a\u202eb", "zero\u200bwidth", "\x07")))

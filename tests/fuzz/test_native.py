@@ -38,7 +38,7 @@ def test_random_calls(kind: str, calls: int, threads: int) -> None:
 
 
 @built
-def test_what_differs_is_told() -> None:
+def test_differences_are_reported() -> None:
     seen = set[str]()
     for line in native.sample(PROGRAMS, "none", seed=2, calls=20_000, every=20):
         assert native.agrees(line)

@@ -148,7 +148,7 @@ def test_nothing_is_allocated(device: str) -> None:
     assert (torch.cuda.memory_stats()["allocation.all.allocated"], torch.cuda.memory_allocated()) == allocated
 
 
-def test_what_is_refused_is_told_at_a_synchronisation(device: str) -> None:
+def test_rejected_rows_raise_at_a_synchronisation(device: str) -> None:
     keys = key_table(300)
     for slots, contexts, words in (
         ([0, 1], [[5], [-1]], "contexts: row 1"),

@@ -127,7 +127,7 @@ def test_every_architecture_that_nvcc_knows(
 
 @posix
 @needs_cmake
-def test_an_nvcc_that_cannot_list_them_is_the_oldest_that_will_do(tmp_path: pathlib.Path) -> None:
+def test_an_nvcc_without_a_list_counts_as_the_oldest_supported(tmp_path: pathlib.Path) -> None:
     nvcc = a_program(tmp_path / "nvcc", "echo nvcc fatal: unknown option >&2; exit 1")
     assert called(f'iet_known_architectures(result "{nvcc}" "75;80;86")', tmp_path) == "75-real;80"
 
@@ -169,7 +169,7 @@ def nvcc_of(build: pathlib.Path, prologue: str = "") -> pathlib.Path:
 @posix
 @needs_cmake
 @needs_nvcc
-def test_an_older_nvcc_is_asked_for_nothing_that_it_does_not_know(build: pathlib.Path) -> None:
+def test_an_older_nvcc_compiles_only_known_architectures(build: pathlib.Path) -> None:
     older = """case "$*" in
 --list-gpu-arch) printf 'compute_75\\ncompute_80\\ncompute_86\\n'; exit;;
 *compute_89*|*compute_9*|*compute_1*) echo 'nvcc fatal: Unsupported gpu architecture' >&2; exit 1;;
@@ -203,7 +203,7 @@ def test_the_architectures_of_the_command_line_are_those_of_the_module(build: pa
     ],
     ids=["three GPUs", "no driver", "no GPU"],
 )
-def test_who_builds_for_himself_compiles_for_this_machine(
+def test_local_builds_compile_for_this_machine(
     script: str, expected: set[str], build: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     path = f"{a_program(tmp_path / 'bin' / 'nvidia-smi', script).parent}:{os.environ['PATH']}"
@@ -215,7 +215,7 @@ def test_who_builds_for_himself_compiles_for_this_machine(
 @posix
 @needs_cmake
 @needs_nvcc
-def test_an_nvcc_that_is_too_old_is_left_alone_or_refused(tmp_path: pathlib.Path) -> None:
+def test_an_nvcc_that_is_too_old_is_ignored_or_rejected(tmp_path: pathlib.Path) -> None:
     too_old = f"""if [ "$*" = --version ]; then "{NVCC}" --version | sed 's/release [0-9.]*/release 10.2/'
 else exec "{NVCC}" "$@"
 fi"""

@@ -51,7 +51,7 @@ def test_known_answers_run_in_a_kernel(module: Any) -> None:
         assert np.array_equal(phis, reference.phi(want, 1, vocab_size))
 
 
-def test_codes_of_no_family_are_refused(module: Any) -> None:
+def test_unknown_family_codes_are_rejected(module: Any) -> None:
     for family in FAMILIES.values():
         module.Marking(300, 2, family.code, 0, 0, 0, 0, 0)
     for code in (1, 3):
@@ -59,7 +59,7 @@ def test_codes_of_no_family_are_refused(module: Any) -> None:
             module.Marking(300, 2, code, 0, 0, 0, 0, 0)
 
 
-def test_what_the_runtime_says_is_an_error_of_ours(module: Any) -> None:
+def test_runtime_errors_are_raised_as_iet_errors(module: Any) -> None:
     # BackendUnavailable is an IetError: a bare RuntimeError would end the scheduler of an engine.
     words = "no kernel image is available for execution on the device"
     keys, fresh = key_table(300), key_table(300)

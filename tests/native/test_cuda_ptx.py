@@ -136,7 +136,7 @@ def test_rows_are_gathered_by_an_index(device: Kernels) -> None:
     assert torch.equal(bits(on_cpu), bits(want))
 
 
-def test_arguments_are_read_where_they_lie(device: Kernels) -> None:
+def test_arguments_are_read_in_place(device: Kernels) -> None:
     # input_ids[:, -words:], a column of a table of slots, one temperature for all rows: views, not copies.
     rng = np.random.default_rng(3)
     keys = key_table(1000, n_gram=4)
@@ -167,7 +167,7 @@ def test_more_rows_than_one_launch_takes(device: Kernels) -> None:
     assert int(values.any(dim=1).sum()) == 4
 
 
-def test_what_cannot_be_marked_is_left_and_told_later(device: Kernels) -> None:
+def test_invalid_rows_stay_unmarked_and_raise_later(device: Kernels) -> None:
     keys = key_table(300)
     for slots, contexts, rows, temperature, words in (
         ([0, 1], [[5], [-1]], None, 1.0, "contexts: row 1 holds a negative id"),
@@ -199,7 +199,7 @@ def test_what_cannot_be_marked_is_left_and_told_later(device: Kernels) -> None:
     assert not logits.any()
 
 
-def test_arguments_elsewhere_are_refused_before_any_work(device: Kernels) -> None:
+def test_arguments_on_other_devices_are_rejected_before_any_work(device: Kernels) -> None:
     keys = key_table(100)
     logits = torch.zeros(2, 100)
     contexts, slots = torch.tensor([[1], [2]]), torch.tensor([0, 1])
@@ -345,7 +345,7 @@ def test_permute_gives_the_known_answers(device: Kernels, entry: dict[str, Any])
 
 
 @pytest.mark.parametrize("device", ["80"], indirect=True)
-def test_a_kernel_that_is_told_too_much_is_found(device: Kernels) -> None:
+def test_a_kernel_with_wrong_bounds_fails(device: Kernels) -> None:
     # The last columns lie in another buffer's memory, which only the interpreter can detect.
     keys, memory = key_table(264, agents=1), torch.zeros(2, 264)
     for columns, words in ((264, None), (263, "OutOfBounds: .*embed_kernel.*ld.global")):

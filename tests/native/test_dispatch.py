@@ -56,7 +56,7 @@ def test_without_the_compiled_module_an_audit_says_what_it_needs() -> None:
     assert "BackendUnavailable: audits and decoders need the compiled module, but IET_BACKEND" in done.stderr
 
 
-def test_every_name_in_all_can_be_had() -> None:
+def test_every_public_name_can_be_imported() -> None:
     for name in iet.__all__:
         assert getattr(iet, name) is not None
     with pytest.raises(AttributeError, match="nonsense"):
@@ -92,7 +92,7 @@ def test_no_silent_fallback() -> None:
     assert "reference" in python("import iet; print(iet.backends())", IET_BACKEND="reference").stdout
 
 
-def test_a_module_says_what_built_it_or_that_it_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_names_its_compiler_or_its_absence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IET_BACKEND", "")
     built = types.SimpleNamespace(scheme_version=native.SCHEME_VERSION, build="nvcc 12.8 for 75-real 120")
     monkeypatch.setitem(sys.modules, "iet.native._cuda", built)
@@ -113,7 +113,7 @@ def test_every_instruction_set_has_loops_of_its_own() -> None:
 
 
 @compiled
-def test_codes_of_no_family_are_refused() -> None:
+def test_unknown_family_codes_are_rejected() -> None:
     for family in FAMILIES.values():
         native.cpu.Marking(300, 2, family.code, 0, 0, 0, 0, 0)
     for code in (1, 3):
@@ -218,6 +218,6 @@ def test_the_environment_sets_the_threads() -> None:
 
 @compiled
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
-def test_a_pinned_process_takes_no_more_threads_than_it_may_run_on() -> None:
+def test_a_pinned_process_uses_only_its_cores() -> None:
     script = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); import iet.native.load as n"
     assert python(script + "; print(n.cpu.num_threads())", IET_NUM_THREADS="").stdout.strip() == "1"

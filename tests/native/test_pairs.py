@@ -78,7 +78,7 @@ def naive_far_sources(pairs, window, shortest):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 5), st.integers(5, 40))
-def test_far_sources_are_those_of_the_runs_that_stood_before(seed, passages, shortest, window):
+def test_far_sources_are_those_of_earlier_runs(seed, passages, shortest, window):
     draw = np.random.default_rng(seed)
     runs = [draw.integers(-1, 30, draw.integers(1, 40)) for _ in range(passages)]
     ids = np.concatenate([runs[i] for i in draw.integers(0, passages, 12)])

@@ -29,7 +29,7 @@ SLOT = "shl.b32 %r1, %t, 2; mov.u32 %r2, tile; add.s32 %r1, %r1, %r2;"  # of a t
 # ---------------------------------------------------------------- what works
 
 
-def test_threads_know_where_they_are() -> None:
+def test_threads_know_their_indices() -> None:
     body = """mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mad.lo.u32 %r0, %r1, %r2, %t;
     mul.wide.u32 %at, %r0, 4; add.s64 %at, %out, %at; mov.u32 %r3, %laneid; shl.b32 %r3, %r3, 16;
     or.b32 %r0, %r0, %r3; st.global.u32 [%at], %r0;"""
@@ -53,7 +53,7 @@ def test_loads_and_stores_of_each_width() -> None:
     )
 
 
-def test_packs_are_taken_apart_and_put_together() -> None:
+def test_vectors_are_unpacked_and_packed() -> None:
     body = """mov.b32 %r1, 0xABCD1234;
     {.reg .b16 low, high; mov.b32 {low, high}, %r1; mov.b32 %r0, {high, low};}
     mov.b64 %d0, {%r0, %r1}; mov.b64 {_, %r0}, %d0; st.global.u64 [%out], %d0; st.global.u32 [%out+8], %r0;"""
@@ -61,7 +61,7 @@ def test_packs_are_taken_apart_and_put_together() -> None:
     assert actual.tolist() == [0x1234ABCD, 0xABCD1234, 0xABCD1234]
 
 
-def test_variables_of_the_module_are_there() -> None:
+def test_variables_of_the_module_are_initialised() -> None:
     module = ".const .align 4 .u32 table[4] = {7, 0x8, 9}; .global .align 4 .b8 bytes[8] = {1, 2};"
     body = f"""mov.u64 %d0, table; mul.wide.u32 %d1, %t, 4; add.s64 %d0, %d0, %d1; ld.const.u32 %r0, [%d0];
     ld.global.u8 %r1, [bytes+1]; add.u32 %r0, %r0, %r1; {PUT}"""
@@ -74,7 +74,7 @@ def test_local_memory_is_of_one_thread() -> None:
     assert run(body, 40, declared=".local .align 8 .b8 depot[8];").tolist() == list(range(40))
 
 
-def test_loops_run_as_often_as_each_thread_wants() -> None:
+def test_loops_run_for_each_threads_count() -> None:
     body = f"""mov.u32 %r0, 0; mov.u32 %r1, 0;
     $again: setp.ge.u32 %p1, %r1, %t; @%p1 bra $done; add.u32 %r0, %r0, %r1; add.u32 %r1, %r1, 1;
     bra.uni $again;
@@ -100,7 +100,7 @@ def test_predicated_instructions_and_early_ends() -> None:
     assert run(body, 64).tolist() == want
 
 
-def test_a_barrier_hands_over_what_was_written() -> None:
+def test_writes_are_visible_after_a_barrier() -> None:
     body = f"""{SLOT} st.shared.u32 [%r1], %t; bar.sync 0; xor.b32 %r3, %t, 63; shl.b32 %r3, %r3, 2;
     add.s32 %r3, %r3, %r2; ld.shared.u32 %r0, [%r3]; {PUT}"""
     assert run(body, 64, declared=SHARED, blocks=1).tolist() == list(range(63, -1, -1))
@@ -145,7 +145,7 @@ def test_warps_exchange_and_vote() -> None:
         assert run(f"{body} {PUT}", 64).tolist() == want.astype(np.uint32).tolist(), body
 
 
-def test_a_warp_meets_for_itself() -> None:
+def test_warps_synchronise_independently() -> None:
     body = f"""{SLOT} st.shared.u32 [%r1], %t; {{0}} xor.b32 %r3, %t, 31; shl.b32 %r3, %r3, 2;
     add.s32 %r3, %r3, %r2; ld.shared.u32 %r0, [%r3]; {PUT}"""
     actual = run(body.format("bar.warp.sync -1;"), 64, declared=SHARED)
@@ -157,7 +157,7 @@ def test_a_warp_meets_for_itself() -> None:
         run(across, 64, declared=SHARED)
 
 
-def test_threads_that_come_late_to_a_warp_are_waited_for() -> None:
+def test_a_warp_waits_for_late_threads() -> None:
     body = f"""mov.u32 %r1, %t; setp.lt.u32 %p1, %t, 16; @%p1 bra $meet; add.u32 %r1, %r1, 100;
     add.u32 %r1, %r1, 100; bra $meet2;
     $meet: add.u32 %r1, %r1, 1;
@@ -242,14 +242,14 @@ def test_copies_arrive_when_they_are_waited_for() -> None:
         ("ld.global.nc.u32 %r0, [%out]; st.global.u32 [%out], %r0;", Fault, "constant"),
     ],
 )
-def test_what_is_wrong_is_found(body: str, error: type[Fault], words: str) -> None:
+def test_faults_are_detected(body: str, error: type[Fault], words: str) -> None:
     declared = f"{SHARED} .local .align 8 .b8 depot[8];"
     with pytest.raises(error, match=words) as raised:
         run(body, 64, inputs=np.zeros(1), outputs=np.zeros(64, np.uint32), declared=declared)
     assert re.match(r"kernel, line \d+: ", str(raised.value))
 
 
-def test_the_same_value_twice_harms_nobody() -> None:
+def test_writing_the_same_value_twice_is_no_race() -> None:
     body = f"mov.u32 %r1, 3; st.shared.u32 [tile], %r1; bar.sync 0; ld.shared.u32 %r0, [tile]; {PUT}"
     assert run(body, 64, declared=SHARED).tolist() == [3] * 64
 
@@ -276,7 +276,7 @@ def test_the_same_value_twice_harms_nobody() -> None:
         "cvt.f32.s32 %f0, %t;",
     ],
 )
-def test_what_is_not_known_is_refused_before_anything_runs(instruction: str) -> None:
+def test_unknown_instructions_are_rejected_before_the_launch(instruction: str) -> None:
     written = np.zeros(1, np.uint32)
     with pytest.raises(UnknownInstruction, match="kernel"):
         run(f"st.global.u32 [%out], 1; {instruction}", outputs=written)

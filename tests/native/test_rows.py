@@ -125,7 +125,7 @@ def test_rows_are_marked_as_embed_marks_their_contexts(
 
 
 @pytest.mark.parametrize("n_gram", [2, 4, 5])
-def test_contexts_that_stood_before_are_counted(n_gram: int) -> None:
+def test_repeated_contexts_are_counted(n_gram: int) -> None:
     rng = np.random.default_rng(n_gram)
     keys = key_table(V, agents=4, n_gram=n_gram, family="gumbel")
     read, words, counted = SequenceRows(keys.marking, CPU), n_gram - 1, []
@@ -199,7 +199,7 @@ def test_what_cannot_be_read_is_refused() -> None:
         read.embed_(torch.zeros(3, V))
 
 
-def test_memory_that_is_outgrown_is_kept_and_what_a_graph_holds_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outgrown_memory_and_memory_of_graphs_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = key_table(V)
     read = SequenceRows(keys.marking, CPU, rows=4)
     first = read.records
