@@ -1,4 +1,4 @@
-"""Names for single tokens: `Auditor(attributed="tokens")`, in every form of a report."""
+"""Attribution of single tokens, `Auditor(attributed="tokens")`, in every format of a report."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def named() -> Report:
 
 
 def factor(text: str) -> float:
-    """By how much the odds of an error are raised."""
+    """Factor on the odds of an error."""
     plan = reader(WEAK, level=0.05).plan
     return float(chance_factors(decode_texts(plan, plan.encode([text]), None, True).spans, 1)[0])
 

@@ -1,4 +1,4 @@
-"""`audit_many`: one text after another, read a little ahead, in order, each error at the text it is about."""
+"""`audit_many` yields reports in order, reads a little ahead, and raises each error at its text."""
 
 from __future__ import annotations
 

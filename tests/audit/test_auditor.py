@@ -1,4 +1,4 @@
-"""The audit, from text to report: what it finds, and where its offsets point."""
+"""The audit, from text to report: its findings and its offsets."""
 
 from __future__ import annotations
 

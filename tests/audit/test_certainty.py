@@ -1,4 +1,4 @@
-"""How sure it is that an agent wrote in a span, and which of its tokens are named."""
+"""Error probabilities of spans, and the tokens of a span that are named."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_means_errors_and_shares_of_a_guess() -> None:
     np.testing.assert_allclose(result["error"], [0.02 / 1.01, 0.4 / 1.2], rtol=1e-5)
     assert (result["share_low"] <= result["posterior"]).all()
     assert (result["posterior"] <= result["share_high"]).all()
-    # A guess that the decoder did not look at.
+    # An agent that was no candidate of the decoder.
     second = certainty([posterior], np.array([3, 7]), np.array([2.0]), two, np.array([5, 9]))
     assert [column.tolist() for column in second.values()] == [[0, 0], [1, 1], [0, 0], [0, 0]]
 

@@ -99,7 +99,7 @@ def test_quoting_an_agent_does_not_contradict_the_claim(family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_true_claims_are_hardly_ever_contradicted(family: str) -> None:
-    # At level 0.2, so that 40 conversations say something: of them at most 0.2 have any false finding.
+    # At level 0.2, which 40 conversations can test: at most a fifth of them may have a false finding.
     registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES[family])
     auditor, wrong = reader(registry, level=0.2), 0
     for seed in range(40):
@@ -159,7 +159,7 @@ def test_open_claims_state_the_tokens_they_need() -> None:
     assert enough is not None
     assert 1 < enough < 40
     assert str(enough) in report.pieces[3].note
-    # It holds: texts of twice as many tokens are nearly always confirmed.
+    # The estimate is right: texts of twice as many tokens are nearly always confirmed.
     longer = [marked_text(registry, "planner", 20 + seed, 2 * enough) for seed in range(4)]
     assert len(auditor.check(longer, ["planner"] * 4).of("confirmed")) >= 3
     assert auditor.check([short], ["planner"]).pieces[0].enough is None

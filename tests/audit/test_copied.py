@@ -1,4 +1,4 @@
-"""Texts that were copied: what copying did is undone, and the evidence is corrected for trying."""
+"""Copied texts: changes by copying are undone, and the evidence is corrected for the number of attempts."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_copy_reads_as_the_text_with_a_penalty() -> None:
     with_error = [segment for segment in plain.segments if segment.error]
     errors = [segment.error for segment in copy.segments if segment.error]
     assert errors == pytest.approx([reading.error for reading in with_error], rel=1e-3)
-    # Characters point into the text as given.
+    # Character offsets refer to the text as passed.
     for ours, theirs in zip(copy.segments, plain.segments, strict=True):
         words = copied[ours.char_start : ours.char_end].replace("\n> ", " ").removeprefix("> ")
         assert words == TEXT[theirs.char_start : theirs.char_end]

@@ -1,4 +1,4 @@
-"""`iet calibrate --plan`: the curve in the package, questions in and outside of it, bad input."""
+"""`iet calibrate --plan`: the packaged curve, questions inside and outside its range, and invalid input."""
 
 from __future__ import annotations
 

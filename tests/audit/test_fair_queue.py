@@ -1,4 +1,4 @@
-"""Who is next: no client waits for what another one asked for, as long as there are two workers."""
+"""Order of jobs: with two workers or more, no client waits for another client's jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents as text: what each reader makes of them, and what it refuses."""
+"""Documents as text: output of each reader, and rejected documents."""
 
 from __future__ import annotations
 

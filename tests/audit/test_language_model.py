@@ -1,4 +1,4 @@
-"""Reading with a language model: its ratios are those of its distribution, and it is not trusted blindly."""
+"""Audits with a language model: ratios follow its distribution, and a wrong model is down-weighted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ V = 64
 
 @functools.cache
 def small_model(kind: str = "Llama", vocab_size: int = V) -> Any:
-    """A random model of one layer that finds some tokens much likelier than others, and begins with none."""
+    """A random one-layer model with strong preferences, without a token at the start."""
     # Of kind "Mistral" each token depends on the eight before it.
     local = {"sliding_window": 8, "attn_implementation": "eager"} if kind == "Mistral" else {}
     sizes = {"num_hidden_layers": 1, "num_key_value_heads": 2, "intermediate_size": 32, **local}
@@ -53,7 +53,7 @@ def team(family: str = "fourier", placement: str = "final", kappa: float = 0.8, 
 
 
 def written(agent: str | None, rows: int, tokens: int, temperature: float = 1.0, seed: int = 0) -> Any:
-    """Texts [rows, tokens] that the small model wrote, each from another first token."""
+    """Texts [rows, tokens] of the small model, each with a different first token."""
     torch.manual_seed(seed)
     marking = None if agent is None else iet.WatermarkingConfig(team(), agents=agent)
     output = small_model().generate(
@@ -83,7 +83,7 @@ def read(ids: Any, registry: Registry | None = None, model: Any = None, **option
 @pytest.mark.parametrize(("placement", "temperature"), [("final", 1.0), ("final", 0.7), ("raw", 0.5)])
 def test_ratios_equal_those_of_embedding_the_models_logits(placement: str, temperature: float) -> None:
     registry = team("fourier", placement)
-    ids = np.random.default_rng(1).permutation(V)  # no token returns, so the text predicts nothing itself
+    ids = np.random.default_rng(1).permutation(V)  # no token repeats, so the text itself predicts nothing
     actual = read(ids, registry, temperature=temperature, top=V)
     with torch.no_grad():
         logits = small_model()(torch.from_numpy(ids)[None]).logits[0, :-1]

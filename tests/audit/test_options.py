@@ -1,4 +1,4 @@
-"""One definition of the options, and the interfaces that are made from it."""
+"""The definition of the options, and the interfaces generated from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.teams import team
 NAMES = [field.name for field in dataclasses.fields(iet.AuditOptions)]
 
 
-def given(*words: str) -> dict[str, object]:
+def parse_options(*words: str) -> dict[str, object]:
     parser = argparse.ArgumentParser()
     add_audit_options(parser)
     return audit_options(parser.parse_args(words))
@@ -31,7 +31,7 @@ def test_the_page_is_that_of_the_options() -> None:
 
 
 def test_flags_that_are_not_given_are_the_defaults() -> None:
-    parsed = given()
+    parsed = parse_options()
     assert {name: value for name, value in parsed.items() if name != "decoder_options"} == {
         name: default
         for name, (option, _, default) in options().items()
@@ -42,7 +42,7 @@ def test_flags_that_are_not_given_are_the_defaults() -> None:
 
 def test_every_flag_reaches_its_option(tmp_path: pathlib.Path) -> None:
     (tmp_path / "runs.txt").write_text("run-1\nrun-2\n")
-    parsed = given(
+    parsed = parse_options(
         *("--decoder", "cusum", "--level", "0.2", "--forced", "--profile", "p", "--model", "m"),
         *("--decoys", "7", "--known", "a", "--known", "b", "--attributed", "tokens", "--published", "x.idx"),
         *("--as-copied", "--sessions", str(tmp_path / "runs.txt")),
@@ -55,7 +55,7 @@ def test_every_flag_reaches_its_option(tmp_path: pathlib.Path) -> None:
         "decoder_options": {"anchor": "end", "window": 32},
     }
     with pytest.raises(SystemExit):
-        given("--decoder-option", "window")
+        parse_options("--decoder-option", "window")
 
 
 def test_a_client_sets_what_no_file_is_needed_for() -> None:

@@ -1,4 +1,4 @@
-"""Evidence where published pairs count for nothing: no framing, exact p-values, honest text still found."""
+"""Evidence without published pairs: no framing, exact p-values, and honest text is still attributed."""
 
 from __future__ import annotations
 

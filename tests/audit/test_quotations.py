@@ -15,12 +15,12 @@ WEAK = team(kappa=0.4)
 PASSAGE = DRAW.integers(1000, 2000, 30)
 
 
-def others(tokens: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def fillers(tokens: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return DRAW.permutation(1000)[:tokens]
 
 
 def test_every_token_of_a_copy_maps_to_its_first_occurrence() -> None:
-    head, between, after = others(50), others(40) + 2000, others(30) + 4000
+    head, between, after = fillers(50), fillers(40) + 2000, fillers(30) + 4000
     positions = first_occurrences(np.concatenate([head, PASSAGE, between, PASSAGE, after, PASSAGE[5:25]]))
     assert positions is not None
     expected = np.arange(len(positions))
@@ -31,7 +31,7 @@ def test_every_token_of_a_copy_maps_to_its_first_occurrence() -> None:
 
 def test_a_copied_prefix_maps_to_its_first_occurrence() -> None:
     # The first occurrence of the last passage also begins with three copied tokens.
-    first, between, new, after = others(40), others(30) + 2000, others(30) + 4000, others(20) + 6000
+    first, between, new, after = fillers(40), fillers(30) + 2000, fillers(30) + 4000, fillers(20) + 6000
     positions = first_occurrences(
         np.concatenate([first, between, first[10:30], new, after, first[27:30], new[:20]])
     )
@@ -44,10 +44,10 @@ def test_short_passages_and_loops_are_no_copies() -> None:
     assert first_occurrences(np.zeros(0, np.int64)) is None
     assert first_occurrences(np.arange(100)) is None
     assert (
-        first_occurrences(np.concatenate([PASSAGE[: SHORTEST - 1], others(40), PASSAGE[: SHORTEST - 1]]))
+        first_occurrences(np.concatenate([PASSAGE[: SHORTEST - 1], fillers(40), PASSAGE[: SHORTEST - 1]]))
         is None
     )
-    looped = first_occurrences(np.concatenate([others(40), np.tile(PASSAGE[:GRAM], 30)]))
+    looped = first_occurrences(np.concatenate([fillers(40), np.tile(PASSAGE[:GRAM], 30)]))
     assert looped is None or (looped == np.arange(len(looped))).all()
 
 

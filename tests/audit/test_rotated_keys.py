@@ -74,7 +74,7 @@ def test_false_positives_of_absent_agents_match_the_level(keys: Mapping[str, int
             false_positives[name] += 1
     assert stats.binom.sf(texts_with_any - 1, texts, 1.15 * level) > 1e-3, texts_with_any / texts
     assert stats.binom.cdf(texts_with_any, texts, 0.7 * level) > 1e-3, texts_with_any / texts
-    # Nobody is found more often for having more keys.
+    # More keys do not raise an agent's false-positive rate.
     assert stats.binomtest(false_positives["planner"], sum(false_positives.values()), 0.5).pvalue > 1e-3, (
         false_positives
     )

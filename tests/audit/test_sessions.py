@@ -1,4 +1,4 @@
-"""Which session a text is of: findings by session, their level, and what is refused."""
+"""Sessions of a text: findings by session, their level, and rejected input."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_session_is_named_only_with_evidence() -> None:
 
 
 def joined(registry: Registry, *turns: tuple[str | None, str | None, int]) -> list[int]:
-    """Text of turns (session, agent, tokens), as ids."""
+    """Ids of turns (session, agent, tokens)."""
     ids = list[int]()
     for seed, (session, agent, tokens) in enumerate(turns):
         ids += write(registry if session is None else registry.session(session), [(agent, tokens)], seed)

@@ -1,4 +1,4 @@
-"""Agents of one text under several keys at once: some marked by a serving engine, the others by ours."""
+"""One text under several registries: some agents marked by a serving engine, the others by iet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENGINE = iet.EngineKeys("vllm-gumbel", {"searcher": 42, "coder": [7, 8]}, tokeni
 
 
 def marked(ids: list[int], tokens: int, column: int) -> list[int]:
-    """Go on as an engine does under the key of a column, which takes the best of forty candidates."""
+    """Append tokens under the key of a column, each the best of forty candidates."""
     draw = np.random.default_rng(column)
     keys = ENGINE.subset(np.array([column]))
     for _ in range(tokens):

@@ -1,4 +1,4 @@
-"""Parts of a text that are no agent's, boundaries that are known, and what a quotation reads as."""
+"""Excluded parts of a text, known boundaries, and attribution of quotations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HUMAN = [TURNS[0], TURNS[2]]
 
 
 def assert_covers(report: Report, text: str) -> None:
-    """Segments cover the characters and the tokens, whether they were read or not."""
+    """Segments cover all characters and tokens, including excluded ones."""
     char = token = 0
     for segment in report.segments:
         assert (segment.char_start, segment.start) == (char, token)

@@ -1,4 +1,4 @@
-"""Records of conversations as pieces: every shape that is read, and what is refused."""
+"""Records of conversations as pieces: all supported formats, and rejected ones."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from tests.support.traces import (
     observation,
     openai,
     otlp,
+    pieces_of,
     said,
-    shown,
     span,
 )
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_forms(form: Any) -> None:
-    assert shown(read(form())) == EXPECTED
+    assert pieces_of(read(form())) == EXPECTED
 
 
 def test_containers_of_records() -> None:
-    assert shown(read({"messages": openai(), "model": "m"})) == EXPECTED
-    assert shown(read({"values": {"messages": dumped()}, "next": []})) == EXPECTED
+    assert pieces_of(read({"messages": openai(), "model": "m"})) == EXPECTED
+    assert pieces_of(read({"values": {"messages": dumped()}, "next": []})) == EXPECTED
     # JSON lines: of messages, of OTLP's exports, of traces.
-    assert shown(read([conventions_of_today(), otlp()])) == EXPECTED
-    assert shown(read([langfuse(), langfuse()])) == EXPECTED
+    assert pieces_of(read([conventions_of_today(), otlp()])) == EXPECTED
+    assert pieces_of(read([langfuse(), langfuse()])) == EXPECTED
     first, second = {"messages": openai()[:3]}, {"messages": openai()[3:]}
-    assert shown(read([first, second])) == EXPECTED
+    assert pieces_of(read([first, second])) == EXPECTED
 
 
 def test_messages_belong_to_the_named_agent_with_any_role() -> None:
@@ -46,7 +46,7 @@ def test_messages_belong_to_the_named_agent_with_any_role() -> None:
         {"role": "user", "name": "critic", "content": "No, that."},
         {"source": "writer", "type": "TextMessage", "content": "Done."},
     ]
-    assert shown(read(log, agents=("critic", "writer"))) == [
+    assert pieces_of(read(log, agents=("critic", "writer"))) == [
         ("Plan it.", None, False),
         ("No, that.", "critic", True),
         ("Done.", "writer", True),
@@ -55,7 +55,7 @@ def test_messages_belong_to_the_named_agent_with_any_role() -> None:
 
 def test_one_text_under_two_names_is_two_claims() -> None:
     log = [{"role": "assistant", "name": name, "content": "Done."} for name in ("a", "b", "a")]
-    assert shown(read(log)) == [("Done.", "a", True), ("Done.", "b", True)]
+    assert pieces_of(read(log)) == [("Done.", "a", True), ("Done.", "b", True)]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_cyclic_and_deep_records_are_handled() -> None:
         },
         {**span(2), "parentSpanId": f"{1:016x}"},
     ]
-    assert shown(read(otlp(*circle))) == [("a", None, True)]
+    assert pieces_of(read(otlp(*circle))) == [("a", None, True)]
     deep: Any = {"stringValue": "a"}
     for _ in range(500):
         deep = {"arrayValue": {"values": [deep]}}
@@ -98,7 +98,7 @@ def test_cyclic_and_deep_records_are_handled() -> None:
         observation(1, output="a", parentObservationId="2"),
         observation(2, "SPAN", parentObservationId="1"),
     ]
-    assert shown(read(round_and_round)) == [("a", None, True)]
+    assert pieces_of(read(round_and_round)) == [("a", None, True)]
 
 
 def test_ids_and_names_may_have_any_type() -> None:
@@ -106,9 +106,9 @@ def test_ids_and_names_may_have_any_type() -> None:
     for value in ([1], {"a": 1}, float("inf"), None):
         fields = {"spanId": value, "parentSpanId": value, "endTimeUnixNano": value, "name": value}
         document = otlp({**span(1, said_a, events=[{"name": value, "attributes": value}]), **fields})
-        assert shown(read(document)) == [("a", None, True)]
+        assert pieces_of(read(document)) == [("a", None, True)]
         fields = {"id": value, "parentObservationId": value, "name": value, "endTime": value}
-        assert shown(read([observation(1, output="a", **fields)])) == [("a", None, True)]
+        assert pieces_of(read([observation(1, output="a", **fields)])) == [("a", None, True)]
 
 
 def test_depth_of_plain_lists_and_objects() -> None:
@@ -155,4 +155,4 @@ def test_records_written_by_langchain_are_read() -> None:
         load.dumpd(messages),
         json.loads(load.dumps({"messages": messages})),
     ):
-        assert shown(read(document)) == EXPECTED
+        assert pieces_of(read(document)) == EXPECTED

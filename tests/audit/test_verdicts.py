@@ -51,7 +51,7 @@ def pairs(report: ClaimReport) -> Iterator[tuple[str | None, str]]:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_with_marked_text(form: Any, auditor: iet.Auditor, texts: dict[str, str]) -> None:
-    """True claims are confirmed, false ones contradicted, and what is under no name is named."""
+    """True claims are confirmed, false ones contradicted, and pieces without a name are attributed."""
     true = {"First this.": texts["planner"], "No, that.": texts["critic"], "Done.": texts["writer"]}
     report = checked(auditor, with_texts(form(), true))
     assert list(pairs(report)) == [("planner", "confirmed"), ("critic", "confirmed"), (None, "named")]

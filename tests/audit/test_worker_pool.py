@@ -34,13 +34,13 @@ def of_two(seconds: float) -> Iterator[WorkerPool]:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
-    """One whose workers have all the time that they may need."""
+    """A pool without a practical time limit."""
     yield from of_two(PATIENCE)
 
 
 @pytest.fixture(scope="module")
 def hurried() -> Iterator[WorkerPool]:
-    """One whose workers have three seconds for a job."""
+    """A pool with a time limit of three seconds for a job."""
     yield from of_two(3)
 
 
@@ -59,7 +59,7 @@ async def both_at_work(pool: WorkerPool, folder: pathlib.Path) -> list[asyncio.T
 
 
 def workers(pool: WorkerPool, folder: pathlib.Path) -> set[int]:
-    """Process ids of both, as soon as there are two."""
+    """Process ids of both workers, once both have started."""
 
     async def asked() -> set[int]:
         tasks = await both_at_work(pool, folder)

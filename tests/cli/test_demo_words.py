@@ -25,7 +25,7 @@ def sentences() -> Sentences:
     return Sentences(shipped_model()[1], LIST)
 
 
-def left(sentences: Sentences, text: str) -> set[str]:
+def continuations(sentences: Sentences, text: str) -> set[str]:
     """The tokens that fit after a text."""
     tokenizer = shipped_model()[1]
     ids = torch.tensor([tokenizer(text, add_special_tokens=False).input_ids])
@@ -35,21 +35,21 @@ def left(sentences: Sentences, text: str) -> set[str]:
 
 def test_a_sentence_begins_with_a_capital_letter(sentences: Sentences) -> None:
     for text in ("We can do it.", "Can we? ", "Go!"):
-        assert {" The", " We", " I"} <= left(sentences, text)
-        assert not left(sentences, text) & {" the", " we", ".", ",", "s"}
-        assert all(token.startswith(" ") and token[1:2].isupper() for token in left(sentences, text))
+        assert {" The", " We", " I"} <= continuations(sentences, text)
+        assert not continuations(sentences, text) & {" the", " we", ".", ",", "s"}
+        assert all(token.startswith(" ") and token[1:2].isupper() for token in continuations(sentences, text))
 
 
 def test_within_a_word_it_continues_or_ends(sentences: Sentences) -> None:
-    after = left(sentences, "We can")
+    after = continuations(sentences, "We can")
     assert {" the", ".", ",", "'t", " America"} <= after
     assert not after & {" The", "ing", "\n", " (", "\ufffd"}
-    assert " the" not in left(sentences, "We saw the chil")  # a part of a word
-    assert not left(sentences, "We saw, ") & {",", "."}
+    assert " the" not in continuations(sentences, "We saw the chil")  # a part of a word
+    assert not continuations(sentences, "We saw, ") & {",", "."}
 
 
 def test_prefixes_of_no_word_allow_no_continuation(sentences: Sentences) -> None:
-    assert left(sentences, "We xqzj") == set()
+    assert continuations(sentences, "We xqzj") == set()
 
 
 def test_the_last_sentence_is_whole() -> None:

@@ -162,20 +162,19 @@ def test_a_server_that_marks_for_somebody_else(registry: Registry, write: Any) -
     assert answer.others == ("critic",)
 
 
-def test_a_default_agent_is_reported(registry: Registry, write: Any) -> None:
-    with serving(marks(registry, write, default="planner"), form) as server:
+@pytest.mark.parametrize(
+    ("settings", "unnamed", "warnings"),
+    [({"default": "planner"}, (200, True), ["default agent"]), ({"require": True}, (400, False), [])],
+)
+def test_a_server_with_a_default_agent_or_without(
+    settings: dict[str, Any], unnamed: tuple[int, bool], warnings: list[str], registry: Registry, write: Any
+) -> None:
+    with serving(marks(registry, write, **settings), form) as server:
         answer = live.ask(server.url, "planner", registry, tokens=TOKENS)
     assert answer.arrives
-    assert answer.unnamed.marked
-    assert "default agent" in answer.warnings[0]
-
-
-def test_a_server_that_requires_an_agent(registry: Registry, write: Any) -> None:
-    with serving(marks(registry, write, require=True), form) as server:
-        answer = live.ask(server.url, "planner", registry, tokens=TOKENS)
-    assert answer.arrives
-    assert answer.unnamed.status == 400
-    assert answer.warnings == ()
+    assert (answer.unnamed.status, answer.unnamed.marked) == unnamed
+    for warning, words in zip(answer.warnings, warnings, strict=True):
+        assert words in warning
 
 
 def test_a_server_of_chats_only(registry: Registry, write: Any) -> None:

@@ -34,7 +34,7 @@ def chain(shares, mean_segment, null_prior, stages, null_segment=None):
             p[i, m, i, m + 1] = advance
             continue
         for j in range(states):
-            if i == states - 1 and null_segment is None:  # he may follow himself
+            if i == states - 1 and null_segment is None:  # the null state may follow itself
                 p[i, m, j, 0] += advance * pi[j]
             elif j != i and pi[i] < 1:
                 p[i, m, j, 0] = advance * pi[j] / (1 - pi[i])

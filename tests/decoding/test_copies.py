@@ -1,4 +1,4 @@
-"""Passages that come back: they are no new evidence, and keep a label of their own."""
+"""Repeated passages are no new evidence, and keep their own label."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.scores import synthetic
 PASSAGE = 300
 
 
-def said(seed: int, strength: float = 0.8, agents: int = 4):
+def turns_and_passage(seed: int, strength: float = 0.8, agents: int = 4):
     """Scores and truth of turns, and the scores of an unmarked passage."""
     rng = np.random.default_rng(seed)
     scores, truth = synthetic(rng, 6, agents, strength, length=(150, 200))
@@ -32,7 +32,7 @@ def assembled(parts):
 
 
 def behind(seed: int, copies: int):
-    scores, truth, passage = said(seed)
+    scores, truth, passage = turns_and_passage(seed)
     return assembled([(0, scores, truth), *[(1, passage, np.full(PASSAGE, -1))] * copies])
 
 
@@ -60,10 +60,10 @@ def test_more_copies_are_no_more_evidence(allow, family):
 
 
 def test_neighbours_do_not_absorb_unmarked_text():
-    # Each passage between two turns, each of those by another agent.
+    # Each passage lies between turns of two different agents.
     right, wrong, counted = list[float](), 0, 0
     for seed in range(20):
-        scores, truth, passage = said(seed)
+        scores, truth, passage = turns_and_passage(seed)
         edges = [0, *(np.flatnonzero(np.diff(truth)) + 1).tolist(), len(truth)]
         parts = []
         for i, (low, high) in enumerate(itertools.pairwise(edges)):
@@ -80,7 +80,7 @@ def test_neighbours_do_not_absorb_unmarked_text():
 
 
 def test_a_quoted_turn_keeps_its_agent():
-    scores, truth, _ = said(5, strength=1.5)
+    scores, truth, _ = turns_and_passage(5, strength=1.5)
     first, second = int(truth[0]), int(np.argmax(truth != truth[0]))
     quoted = scores[:second]
     middle = (1, scores[second:], truth[second:])
@@ -94,8 +94,8 @@ def test_a_quoted_turn_keeps_its_agent():
 
 
 def test_text_between_copies_is_attributed_with_them():
-    # A template whose blanks are three tokens long: too short to be anybody's turn.
-    scores, truth, passage = said(8)
+    # A template with blanks of three tokens, too short for a turn.
+    scores, truth, passage = turns_and_passage(8)
     blanks = [(2 + i, scores[i * 3 : i * 3 + 3], np.full(3, -1)) for i in range(6)]
     parts = [(0, scores, truth), (1, passage, np.full(PASSAGE, -1))]
     for blank in blanks:
@@ -106,7 +106,7 @@ def test_text_between_copies_is_attributed_with_them():
 
 
 def test_texts_without_copies_equal_texts_of_distinct_pairs():
-    scores, _, _ = said(9)
+    scores, _, _ = turns_and_passage(9)
     pairs = np.arange(len(scores))
     shared = decode(scores, pairs=pairs, allow_unattributed=True)
     every = decode(scores, pairs=pairs, allow_unattributed=True, repeats="count")

@@ -1,4 +1,4 @@
-"""All decoders: what they find in texts with a known answer, every length, every refusal."""
+"""All decoders: texts with a known answer, every length, and rejected input."""
 
 from __future__ import annotations
 

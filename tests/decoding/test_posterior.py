@@ -31,7 +31,7 @@ def test_the_fit_estimates_strengths_length_and_writers():
     sums, weights = block_sums(scores.astype(np.float32), weight, 16)
     decoded = fit(sums, weights, FOURIER, shrinkage=0, iterations=6)
     np.testing.assert_allclose(decoded.strengths, true, atol=0.1)
-    np.testing.assert_allclose(decoded.shares, 1 / 3)  # of all who write
+    np.testing.assert_allclose(decoded.shares, 1 / 3)  # of all writers
     assert decoded.null_prior == 0
     silent = np.append(scores, np.cos(2 * np.pi * rng.random((len(truth), 2))), axis=1).astype(np.float32)
     for null_prior in (0.0, 0.5):
@@ -66,7 +66,7 @@ def test_the_fit_estimates_strengths_length_and_writers():
 def test_agents_with_small_shares_keep_them():
     rng = np.random.default_rng(3)
     truth = np.repeat([0, 1, 2, 0, 1, 2, 3, 0, 1, 2, 0, 1, 2], [300] * 6 + [120] + [300] * 6)
-    scores = np.cos(2 * np.pi * rng.random((len(truth), 5)))  # the fifth says nothing
+    scores = np.cos(2 * np.pi * rng.random((len(truth), 5)))  # the fifth writes nothing
     scores[np.arange(len(truth)), truth] = np.cos(rng.vonmises(0, 1.5, len(truth)))
     decoded = fit(*block_sums(scores.astype(np.float32), np.ones(len(truth), np.float32), 16), FOURIER)
     small = decoded.shares[:3]
@@ -90,7 +90,7 @@ def test_in_forced_choice_segments_may_be_a_quarter_of_the_guess():
 
 
 def alternating(rng, agents, turns, length, gap, strength):
-    """Scores of turns of drawn agents, before each of them a gap of unmarked tokens, and who wrote what."""
+    """Scores and truth of turns of random agents, each after a gap of unmarked tokens."""
     speakers = (np.cumsum(rng.integers(1, agents, turns)) % agents).tolist()
     truth = np.concatenate([np.repeat([-1, speaker], [gap, length]) for speaker in speakers])
     scores = np.cos(2 * np.pi * rng.random((len(truth), agents)))
@@ -132,7 +132,7 @@ def test_a_null_length_is_fitted_only_if_gaps_alternate():
 
 
 def green_list(rng, tokens, marked, shift):
-    """Scores of one key: 1 with chance 1/4, or where `marked` with odds e^shift times as high."""
+    """Scores of one key: 1 with probability 1/4, and with odds e^shift times as high for `marked` tokens."""
     odds = np.exp(shift) / 3
     return (rng.random(tokens) < np.where(marked, odds / (1 + odds), 0.25)).astype(np.float32)[:, None]
 
@@ -369,7 +369,7 @@ def test_no_run_is_shorter_than_min_segment(seed: int, min_segment: int) -> None
 
 @pytest.mark.parametrize("agents", [1, 3])
 def test_forced_choice_of_a_long_unmarked_text(agents: int) -> None:
-    # Nobody explains such a text better by e^thousands, but is not in the chain.
+    # The null model explains such a text better by e^thousands, but is not in the chain.
     scores = np.random.default_rng(3).uniform(-1, 1, (20_000, agents)).astype(np.float32)
     decoded = decode(scores, strengths=[2.0] * agents)
     np.testing.assert_allclose(decoded.posterior.sum(axis=1), 1, atol=1e-5)
@@ -390,7 +390,7 @@ def test_excluding_hopeless_agents_changes_no_posterior():
     decoded = decode(np.hstack([scores, crowd]), allow_unattributed=True)
     assert token_accuracy(truth, decoded.token_agents) > 0.9
     assert decoded.posterior.shape == (len(truth), 3 + crowd.shape[1])
-    # Of few agents most are kept: log A - 4 is below what chance gives.
+    # Most of few agents stay candidates: log A - 4 is below typical chance values.
     assert (decoded.posterior == 0).all(axis=0).sum() >= crowd.shape[1] - 20
 
 

@@ -1,4 +1,4 @@
-"""How much of a span is its agent's: intervals against known laws, and against draws of the chain."""
+"""Shares of a span's agent: intervals against known laws, and against draws of the chain."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from iet.errors import InputError, ShapeError
 from tests.support.scores import chain_text
 
 
-def one(token_posterior: Any, **more: Any) -> tuple[float, float]:
-    """The interval of one span of one agent."""
+def share_interval(token_posterior: Any, **more: Any) -> tuple[float, float]:
+    """Return the interval of a single span of a single agent."""
     posterior = np.asarray(token_posterior, np.float32)[:, None]
     low, high = share_intervals(posterior, *np.array([[0], [len(posterior)], [0]]), **more)
     return float(low[0]), float(high[0])
@@ -23,38 +23,40 @@ def one(token_posterior: Any, **more: Any) -> tuple[float, float]:
 def test_one_uncertain_boundary() -> None:
     # The agent surely holds 60 tokens; its last one is the 60th to 99th, all alike.
     posterior = np.append(np.ones(60), 1 - np.arange(1, 41) / 41)
-    low, high = one(posterior)
+    low, high = share_interval(posterior)
     assert (low, high) == pytest.approx((0.62, 0.98), abs=1.5 / 64)
-    assert one(posterior, sure=0.0) == pytest.approx((0.8, 0.8), abs=1.5 / 64)
+    assert share_interval(posterior, sure=0.0) == pytest.approx((0.8, 0.8), abs=1.5 / 64)
 
 
 def test_two_boundaries_with_a_certain_token_between_are_independent() -> None:
     half = np.arange(1, 51) / 51
-    low, high = one(np.concatenate([half, [1.0], half[::-1]]))
+    low, high = share_interval(np.concatenate([half, [1.0], half[::-1]]))
     # The sum of two uniform laws on [0, 50] of 101: a triangle, with 5 % below 50·√0.1.
     part = 50 * math.sqrt(0.1) / 101
     assert (low, high) == pytest.approx((part, 1 - part), abs=2 / 64)
-    # Without the sure token nothing is known of how they hang together: the most is assumed.
-    wide = one(np.concatenate([half, half[::-1]]))
+    # Without the certain token the correlation is unknown, and the largest one is assumed.
+    wide = share_interval(np.concatenate([half, half[::-1]]))
     assert wide[0] < low
     assert wide[1] >= high - 1 / 64
 
 
 def test_certain_tokens_and_single_chances() -> None:
-    assert one(np.ones(7)) == (1.0, 1.0)
-    assert one(np.zeros(7)) == (0.0, 0.0)
-    assert one(np.full(50, 0.8)) == (0.0, 1.0)  # all of it or nothing
-    assert one(np.full(50, 0.96)) == (1.0, 1.0)
-    low, high = one(np.full(50, 1 - 5e-4))  # so little lowers the low end, by its mean; all of it may be his
+    assert share_interval(np.ones(7)) == (1.0, 1.0)
+    assert share_interval(np.zeros(7)) == (0.0, 0.0)
+    assert share_interval(np.full(50, 0.8)) == (0.0, 1.0)  # all of it or nothing
+    assert share_interval(np.full(50, 0.96)) == (1.0, 1.0)
+    low, high = share_interval(
+        np.full(50, 1 - 5e-4)
+    )  # so little lowers the low end, by its mean; the agent may have all of it
     assert (low, high) == (pytest.approx(1 - 5e-4), 1.0)
 
 
 def test_ends_of_a_short_span_are_possible_shares() -> None:
     # One more than 8 of 10 tokens is held with 0.9, two with 0.5: 8, 9 or 10 with 0.1, 0.4, 0.5.
     posterior = np.append(np.ones(8), [0.9, 0.5])
-    assert one(posterior) == (0.8, 1.0)
-    assert one(posterior, sure=0.79) == (0.9, 1.0)  # 0.105 on either side
-    assert one(posterior, sure=0.0) == (1.0, 1.0)
+    assert share_interval(posterior) == (0.8, 1.0)
+    assert share_interval(posterior, sure=0.79) == (0.9, 1.0)  # 0.105 on either side
+    assert share_interval(posterior, sure=0.0) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -58,17 +58,17 @@ class RegistryMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         shutil.rmtree(self.folder)
 
-    def held(self, registry: Registry) -> Registry:
+    def add_holder(self, registry: Registry) -> Registry:
         self.seen[id(registry)] = self.version
         return registry
 
     @initialize(target=holders)
     def create(self) -> Registry:
-        return self.held(Registry.create(self.path, vocab_size=1000))
+        return self.add_holder(Registry.create(self.path, vocab_size=1000))
 
     @rule(target=holders)
     def load(self) -> Registry:
-        return self.held(Registry.load(self.path))
+        return self.add_holder(Registry.load(self.path))
 
     def change(self, registry: Registry, do: Any, agents: dict[str, int] | None) -> None:
         """Run a change whose result is `agents`; with None, every holder's attempt is rejected."""

@@ -33,5 +33,5 @@ def interpreted(
     yield device
     terminal = request.config.pluginmanager.getplugin("terminalreporter")
     terminal.write_line("")
-    for line in device.told():
+    for line in device.summary():
         terminal.write_line(line)

@@ -77,7 +77,7 @@ def attribute(key: str, value: Any) -> dict[str, Any]:
     return {"key": key, "value": {"stringValue": value if isinstance(value, str) else json.dumps(value)}}
 
 
-def said(role: str, text: str) -> dict[str, Any]:
+def spoken(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "parts": [{"type": "text", "content": text}]}
 
 
@@ -117,7 +117,7 @@ def chat(role: str, text: str, name: str | None = None) -> dict[str, Any]:
     return {"role": role, "content": text} | ({} if name is None else {"name": name})
 
 
-def own(text: str) -> dict[str, Any]:
+def text_message(text: str) -> dict[str, Any]:
     return event("TextMessage", text)
 
 
@@ -155,7 +155,7 @@ CASES = (
         "AutoGen: `CodeExecutionEvent`, which has no content, beside a message",
         lambda t: [
             {"source": "planner", "type": "CodeExecutionEvent", "result": {"output": t["critic"]}},
-            own(t["planner"]),
+            text_message(t["planner"]),
         ],
         "skipped (tool output); planner: confirmed",
     ),
@@ -176,7 +176,7 @@ CASES = (
         "AutoGen: chunks of a stream before the message",
         lambda t: [
             *(event("ModelClientStreamingChunkEvent", w) for w in (t["planner"][:400], t["planner"][400:])),
-            own(t["planner"]),
+            text_message(t["planner"]),
         ],
         "planner: confirmed; skipped (chunk of a stream); skipped (chunk of a stream)",
     ),
@@ -190,7 +190,7 @@ CASES = (
         TOOL,
         "A message of role `tool` in `gen_ai.output.messages`",
         lambda t: otlp(
-            span(1, planner(**{OUT: [said("tool", t["critic"]), said("assistant", t["planner"])]}))
+            span(1, planner(**{OUT: [spoken("tool", t["critic"]), spoken("assistant", t["planner"])]}))
         ),
         "skipped (tool output); planner: confirmed",
     ),
@@ -198,7 +198,7 @@ CASES = (
         TOOL,
         "OpenTelemetry: a span `execute_tool` inside an agent's",
         lambda t: otlp(
-            span(1, {OUT: [said("assistant", t["critic"])], OPERATION: "execute_tool"}, parent=2),
+            span(1, {OUT: [spoken("assistant", t["critic"])], OPERATION: "execute_tool"}, parent=2),
             span(2, planner()),
         ),
         "skipped (tool output)",
@@ -243,8 +243,8 @@ CASES = (
         INPUT,
         "An agent's span that ends with the words of the agent that it called",
         lambda t: otlp(
-            span(1, {"gen_ai.agent.name": "critic", OUT: [said("assistant", t["critic"])]}, parent=2),
-            span(2, planner(**{OUT: [said("assistant", t["critic"])]})),
+            span(1, {"gen_ai.agent.name": "critic", OUT: [spoken("assistant", t["critic"])]}, parent=2),
+            span(2, planner(**{OUT: [spoken("assistant", t["critic"])]})),
         ),
         "critic: confirmed; skipped (repeats another message)",
     ),
@@ -258,7 +258,7 @@ CASES = (
         INPUT,
         "A user's message in `gen_ai.output.messages`",
         lambda t: otlp(
-            span(1, planner(**{OUT: [said("user", t["critic"]), said("assistant", t["planner"])]}))
+            span(1, planner(**{OUT: [spoken("user", t["critic"]), spoken("assistant", t["planner"])]}))
         ),
         "skipped (user message); planner: confirmed",
     ),
@@ -277,7 +277,9 @@ CASES = (
     Case(
         NAME,
         "OpenTelemetry: the agent `The-Planner`",
-        lambda t: otlp(span(1, {"gen_ai.agent.name": "The-Planner", OUT: [said("assistant", t["planner"])]})),
+        lambda t: otlp(
+            span(1, {"gen_ai.agent.name": "The-Planner", OUT: [spoken("assistant", t["planner"])]})
+        ),
         "The-Planner: unknown name (planner; nearest planner)",
     ),
     Case(
@@ -322,7 +324,9 @@ CASES = (
     Case(
         JSON,
         "`gen_ai.output.messages` encoded twice, in Russian",
-        lambda t: otlp(span(1, planner(**{OUT: json.dumps(json.dumps([said("assistant", t["russian"])]))}))),
+        lambda t: otlp(
+            span(1, planner(**{OUT: json.dumps(json.dumps([spoken("assistant", t["russian"])]))}))
+        ),
         "planner: confirmed",
     ),
     Case(

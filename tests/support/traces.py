@@ -7,15 +7,15 @@ from typing import Any
 
 from iet.audit.traces import Trace
 
-Shown = list[tuple[str, str | None, bool]]
+Pieces = list[tuple[str, str | None, bool]]
 
 
-def shown(trace: Trace) -> Shown:
+def pieces_of(trace: Trace) -> Pieces:
     """Text, claimed name and whether it is judged, of each piece."""
     return [(piece.text, piece.claim, piece.skipped is None) for piece in trace.pieces]
 
 
-EXPECTED: Shown = [
+EXPECTED: Pieces = [
     ("Be brief.", None, False),
     ("Plan it.", None, False),
     ("First this.", "planner", True),
@@ -74,7 +74,7 @@ def native(value: Any) -> dict[str, Any]:
     return {"stringValue": value}
 
 
-def said(role: str, text: str) -> dict[str, Any]:
+def spoken(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "parts": [{"type": "text", "content": text}]}
 
 
@@ -96,18 +96,18 @@ def otlp(*spans: Any) -> dict[str, Any]:
 
 
 def conventions_of_today() -> Any:
-    task = [said("user", "Plan it.")]
+    task = [spoken("user", "Plan it.")]
     around = {
         **span(9, attribute("gen_ai.agent.name", "critic")),
         "spanId": "a" * 16,
         "endTimeUnixNano": "999",
     }
-    around["attributes"].append(attribute("gen_ai.output.messages", [said("assistant", "No, that.")]))
+    around["attributes"].append(attribute("gen_ai.output.messages", [spoken("assistant", "No, that.")]))
     return otlp(  # not in the order of time; the agent's name is on the span, or on the one around it
         span(
             2,
-            attribute("gen_ai.input.messages", [*task, said("assistant", "First this.")]),
-            {"key": "gen_ai.output.messages", "value": native([said("assistant", "No, that.")])},
+            attribute("gen_ai.input.messages", [*task, spoken("assistant", "First this.")]),
+            {"key": "gen_ai.output.messages", "value": native([spoken("assistant", "No, that.")])},
             parent="a" * 16,
         ),
         around,
@@ -116,9 +116,9 @@ def conventions_of_today() -> Any:
             attribute("gen_ai.system_instructions", [{"type": "text", "content": "Be brief."}]),
             attribute("gen_ai.agent.name", "planner"),
             attribute("gen_ai.input.messages", task),
-            attribute("gen_ai.output.messages", [said("assistant", "First this.")]),
+            attribute("gen_ai.output.messages", [spoken("assistant", "First this.")]),
         ),
-        span(3, attribute("gen_ai.output.messages", [said("assistant", "Done.")])),
+        span(3, attribute("gen_ai.output.messages", [spoken("assistant", "Done.")])),
     )
 
 
@@ -143,7 +143,7 @@ def conventions_of_events() -> Any:
             events=[
                 {
                     "name": "gen_ai.client.inference.operation.details",
-                    "attributes": [attribute("gen_ai.output.messages", [said("assistant", "No, that.")])],
+                    "attributes": [attribute("gen_ai.output.messages", [spoken("assistant", "No, that.")])],
                 }
             ],
         ),

@@ -60,8 +60,8 @@ class Device:
             program = self._programs[self.target, name] = decoded(self._entries[self.target][name])
         return program
 
-    def told(self) -> Iterator[str]:
-        """Say what was run, in a line for each target."""
+    def summary(self) -> Iterator[str]:
+        """Yield one line of launch counts for each target."""
         for target, entries in self._entries.items():
             ran = [self._programs[target, name] for name in entries if self.launches.get((target, name))]
             count = sum(number for (device, _), number in self.launches.items() if device == target)
