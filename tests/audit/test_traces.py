@@ -20,8 +20,8 @@ from tests.support.traces import (
     openai,
     otlp,
     pieces_of,
-    said,
     span,
+    spoken,
 )
 
 
@@ -83,7 +83,7 @@ def test_unknown_formats_are_rejected(document: Any, words: str) -> None:
 def test_cyclic_and_deep_records_are_handled() -> None:
     circle = [
         {
-            **span(1, attribute("gen_ai.output.messages", [said("assistant", "a")])),
+            **span(1, attribute("gen_ai.output.messages", [spoken("assistant", "a")])),
             "parentSpanId": f"{2:016x}",
         },
         {**span(2), "parentSpanId": f"{1:016x}"},
@@ -102,7 +102,7 @@ def test_cyclic_and_deep_records_are_handled() -> None:
 
 
 def test_ids_and_names_may_have_any_type() -> None:
-    said_a = attribute("gen_ai.output.messages", [said("assistant", "a")])
+    said_a = attribute("gen_ai.output.messages", [spoken("assistant", "a")])
     for value in ([1], {"a": 1}, float("inf"), None):
         fields = {"spanId": value, "parentSpanId": value, "endTimeUnixNano": value, "name": value}
         document = otlp({**span(1, said_a, events=[{"name": value, "attributes": value}]), **fields})

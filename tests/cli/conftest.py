@@ -45,9 +45,9 @@ def unmarked(team: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def run_iet(capsys: pytest.CaptureFixture[str]) -> RunIet:
-    """Runs a command, given after the exit code that it must have.
+    """Return a function that runs a command, `run_iet(exit_code, *arguments)`, and checks its exit code.
 
-    Returns what it wrote to stdout, or of a refusal (2 or 3) what it said on stderr.
+    The function returns stdout, or stderr if the exit code is 2 or 3.
     """
 
     def of(code: int, *arguments: object) -> str:

@@ -14,7 +14,7 @@ from tests.support.commands import RunIet, run
 
 @pytest.fixture
 def trace(text: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """The critic's text under two names, words of a user, and one of somebody."""
+    """The critic's text under two names, words of a user, and a message without a name."""
     words = text.read_text().split()
     messages = [
         {"role": "user", "content": "w1 w2 w3"},

@@ -1,4 +1,4 @@
-"""The page of commands: it is what the parsers say now."""
+"""The page of commands equals the help of the parsers."""
 
 from __future__ import annotations
 

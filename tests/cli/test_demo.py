@@ -1,4 +1,4 @@
-"""The demo: who speaks, what is written, and that no one's registry is lost."""
+"""The demo: speakers, output files, and that it overwrites no other registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`iet doctor`: the self-test, and what is wrong when it fails."""
+"""`iet doctor`: the self-test, and its messages on failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`iet keys`: registries are made, changed, passed on and opened, privately and as a whole."""
+"""`iet keys`: create, change, export and open registries, with private files and atomic writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`iet doctor --server`, of servers that mark, do not mark, refuse, fail, hang and are not there."""
+"""`iet doctor --server`: servers that mark, do not mark, reject, fail, hang or are down."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def write(registry: Registry) -> Callable[[dict[str, Any], str | None], str]:
 
 
 def form(text: str) -> dict[str, Any]:
-    """An answer that reads as a completion and as a chat's."""
+    """An answer that is valid for completions and for chats."""
     return {"choices": [{"text": text, "message": {"role": "assistant", "content": text}}]}
 
 
@@ -89,7 +89,7 @@ def marks(registry: Registry, write: Any, *, default: str | None = None, require
 
 @contextlib.contextmanager
 def raw_server(sent: bytes, *, hold: bool = False, dribbled: bytes = b"") -> Iterator[str]:
-    """A server that says these bytes to all who ask, the second ones every tenth of a second."""
+    """A server that answers with these bytes, and then sends the second ones every tenth of a second."""
     done = threading.Event()
 
     class Handler(http.server.BaseHTTPRequestHandler):

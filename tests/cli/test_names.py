@@ -1,4 +1,4 @@
-"""Files whose names are not UTF-8: the systems that allow them hand them on as halves of surrogate pairs."""
+"""File names that are not UTF-8; Python decodes their bytes to lone surrogates."""
 
 from __future__ import annotations
 

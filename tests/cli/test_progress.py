@@ -1,4 +1,4 @@
-"""The bar of progress, only where somebody looks, and commands in a terminal."""
+"""The progress bar, shown only in a terminal, and commands in a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No output takes the place of a file that is read, whichever option names it."""
+"""No output overwrites an input file, for any option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`iet serve` before it serves: what it needs, and what it refuses to begin with."""
+"""`iet serve` before it listens: required packages, and rejected options."""
 
 from __future__ import annotations
 

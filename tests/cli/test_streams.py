@@ -19,7 +19,7 @@ pytestmark = posix
 
 
 def in_shell(line: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run `iet` with the arguments in the place of IET in a line of the shell."""
+    """Run a shell line, with IET replaced by `iet` and the arguments."""
     command = [
         "sh",
         "-c",

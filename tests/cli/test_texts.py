@@ -1,4 +1,4 @@
-"""One text that is too large to be audited as one: refused before any work, with the way on."""
+"""A text that is too large for one audit is rejected before any work, with a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes of what is kept on disk changed, here some of them: refused, or read as before.
+"""Changed bytes in stored files (a sample): each is rejected or harmless.
 
 `python -m benchmarks.security.reliability --only flips` changes every one.
 """

@@ -1,4 +1,4 @@
-"""Documents that mean harm, through the command line; the benchmark `reliability` takes more of them."""
+"""Malicious documents, through the command line; the benchmark `reliability` has more of them."""
 
 from __future__ import annotations
 

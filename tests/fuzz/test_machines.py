@@ -155,7 +155,7 @@ def reader() -> Auditor:
 
 
 class BulkMachine(RuleBasedStateMachine):
-    """A bulk run that is stopped, damaged and gone on with, while its inputs change."""
+    """A bulk run that is stopped, damaged and resumed while its inputs change."""
 
     def __init__(self) -> None:
         super().__init__()

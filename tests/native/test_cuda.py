@@ -1,4 +1,4 @@
-"""The CUDA kernels on a device: the reference to the bit, graphs, streams, memory, and what is refused.
+"""The CUDA kernels on a device: bitwise equality, graphs, streams, memory, and rejected input.
 
 Their arithmetic and indices are tested without a device in test_cuda_on_host.py.
 """

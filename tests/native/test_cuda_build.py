@@ -161,7 +161,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def nvcc_of(build: pathlib.Path, prologue: str = "") -> pathlib.Path:
-    """The nvcc of a build: a script at one path, since CMake keeps to the first; `before` may end it."""
+    """The nvcc of a build: a script at one path, since CMake keeps to the first; `prologue` may end it."""
     return a_program(build.with_name("compiler") / "nvcc", f'{prologue}\nexec "{NVCC}" "$@"')
 
 

@@ -1,4 +1,4 @@
-"""Which backend, instruction set and threads serve a call, and that no result depends on them."""
+"""Choice of backend, instruction set and threads, and that no result depends on it."""
 
 from __future__ import annotations
 

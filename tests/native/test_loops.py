@@ -32,7 +32,7 @@ def _runs(draw: Draw) -> Any:
 
 
 def _pairs(draw: Draw) -> Any:
-    """Numbers by first occurrence, with gaps, and a passage that comes back."""
+    """Numbers by first occurrence, with gaps and a repeated passage."""
     numbers, chosen = {-1: -1}, draw.integers(0, 90, TOKENS)
     chosen[150:220] = chosen[10:80]
     chosen[draw.random(TOKENS) < 0.1] = -1

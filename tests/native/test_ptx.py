@@ -1,4 +1,4 @@
-"""The interpreter of PTX: what each instruction makes of numbers, with answers from Python's own."""
+"""The PTX interpreter: results of each instruction, against Python's arithmetic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def width(type_: str) -> int:
 
 
 def of(instruction: str, out: str, *operands: tuple[str, int | str]) -> int:
-    """Return the bits that an instruction makes of operands, each a type and its bits."""
+    """Return the result bits of an instruction; each operand is a type and its bits."""
     moves, names = [], []
     for i, (type_, value) in enumerate(operands, 1):
         if type_ == "imm":

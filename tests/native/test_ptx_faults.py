@@ -1,4 +1,4 @@
-"""The interpreter of PTX: memory, branches, barriers and warps, and that it finds what is wrong there."""
+"""The PTX interpreter: memory, branches, barriers and warps, and detection of faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference against published vectors and theory: what everything else is measured by."""
+"""The reference against published vectors and theory; all other backends are compared with it."""
 
 from __future__ import annotations
 

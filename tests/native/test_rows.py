@@ -1,4 +1,4 @@
-"""Rows whose contexts lie in a table of tokens: what the CUDA kernel, run on the CPU, makes of them."""
+"""Rows with contexts in a table of tokens, read by the CUDA kernel that runs on the CPU."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def launched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Table:
-    """Requests with tokens of their own, some with drafts, and the rows of a step as vLLM lays them out."""
+    """Random requests, some with draft tokens, and the rows of a step in vLLM's layout."""
 
     def __init__(self, rng: np.random.Generator, keys: KeyTable, drafts: bool, wide: bool) -> None:
         self.columns, requests = 40, 7

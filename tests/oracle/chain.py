@@ -17,13 +17,13 @@ _LOW, _HIGH = 2.0**-20, 2.0**20
 
 
 @twin
-def priors(shares: Float64s, null_rates: Float64s, stages: int, priors: Float64s) -> None:
-    """Fill `priors` [N·each, A + 1]: `prior_of` shares [A] and each of the null shares, `each` times."""
+def priors(shares: Float64s, null_rates: Float64s, repeats: int, priors: Float64s) -> None:
+    """Fill `priors` [N·repeats, A + 1] from shares [A] and null rates [N], each used `repeats` times."""
     agents, assigned = len(shares), 0.0
     for i in range(agents):
         assigned += shares[i]
     for r in range(len(priors)):
-        null = null_rates[r // stages]
+        null = null_rates[r // repeats]
         total = priors[r, agents] = max(null, _LOWEST_SHARE) if null > 0 else null
         for i in range(agents):
             priors[r, i] = max(shares[i] * ((1 - null) / assigned), _LOWEST_SHARE)

@@ -41,7 +41,7 @@ def binomial(successes: Int64s, trials: Int64s, chance: float, log_p: Float64s) 
 
 @twin
 def gamma(totals: Float64s, counts: Int64s, log_p: Float64s) -> None:
-    # P(Σ x >= s) is the chance of fewer than n arrivals up to time s: Σ_{k < n} e^-s s^k / k!.
+    # P(Σ x >= s) is the probability of fewer than n arrivals up to time s: Σ_{k < n} e^-s s^k / k!.
     for i in range(len(totals)):
         count, total = counts[i], totals[i]
         if count == 0 or total <= 0:

@@ -82,7 +82,7 @@ def mean_start(
 ) -> None:
     """Average strengths, null shares and lengths, weighted by the likelihood of the text.
 
-    `joint` [S, N·L], log-likelihoods, which are changed; log priors `plausible` [S] and `usual` [L]. `found`
+    `joint` [S, N·L], log-likelihoods, which are changed; log priors `plausible` [S] and `usual` [L]. `result`
     becomes the strength and the length, means of logarithms, the share, and the log of the mean likelihood.
     """
     lengths, highest = len(usual), -math.inf
@@ -108,7 +108,7 @@ def mean_start(
 def mean_length(
     log_likelihoods: Float64s, lengths: Float64s, middle: float, spread: float, result: Float64s
 ) -> None:
-    """Average lengths [R], log-normal around `middle`; `found` as `mean_start_loop` has its 2nd and 4th."""
+    """Average lengths [R], log-normal around `middle`; `result` as `mean_start_loop` has its 2nd and 4th."""
     highest = -math.inf
     for r in range(len(lengths)):
         away = (math.log(lengths[r]) - math.log(middle)) / spread

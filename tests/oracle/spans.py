@@ -36,7 +36,7 @@ def spelled(
 def windows(x: Scores, width: int, step: int, total: Float64s, f: Float64s) -> None:
     """Fill f as `windows` does; `total` [A] is zeros."""
     agents = x.shape[1]
-    first = right = 0  # total = Σ x[left:right]
+    first = right = 0  # total = Σ x[first:right]
     for i in range(len(f)):
         start = i * step
         if start >= right:

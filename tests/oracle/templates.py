@@ -12,24 +12,24 @@ from tests.oracle import twin
 
 @twin
 def fragments(symbols: UInt64s, shortest: int, mask: np.uint64, ends: Int64s, hashes: UInt64s) -> int:
-    # `near` is of the last nine symbols, as far as it is looked at, `whole` of the fragment so far.
+    # `near` is of the last nine symbols, as far as it is looked at, `fragment_hash` of the fragment so far.
     factor, second_factor = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
     near = np.uint64(0)
-    power = np.uint64(1)
+    fragment_hash = np.uint64(1)
     count = start = 0
     for t in range(len(symbols)):
         mixed = (symbols[t] + np.uint64(1)) * factor
         mixed ^= mixed >> np.uint64(32)
         mixed *= second_factor
         near = (near << np.uint64(4)) + (mixed >> np.uint64(8))
-        power = (power ^ mixed) * factor
-        power ^= power >> np.uint64(29)
+        fragment_hash = (fragment_hash ^ mixed) * factor
+        fragment_hash ^= fragment_hash >> np.uint64(29)
         last = t + 1 == len(symbols)
         if last or (t + 1 - start >= shortest and (near >> np.uint64(32)) & mask == np.uint64(0)):
             ends[count] = t + 1
-            hashes[count] = max(power, np.uint64(1))  # 0 is an empty slot
+            hashes[count] = max(fragment_hash, np.uint64(1))  # 0 is an empty slot
             count, start = count + 1, t + 1
-            power = np.uint64(1)
+            fragment_hash = np.uint64(1)
     return count
 
 

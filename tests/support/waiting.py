@@ -12,7 +12,7 @@ PATIENCE = 300.0
 def wait_until(
     happened: Callable[[], object], describe: Callable[[], object] = lambda: "", pause: float = 0.01
 ) -> None:
-    """Return once `happened` returns something true; if it never does, fail with what `said` returns."""
+    """Return once `happened` returns something true; if it never does, fail with what `describe` returns."""
     end = time.monotonic() + PATIENCE
     while not happened():
         assert time.monotonic() < end, describe()
