@@ -23,7 +23,7 @@ from iet.native.load import SCHEME_VERSION
 PACKAGES = ("numpy", "numba", "tokenizers", "torch", "transformers", "rich")
 
 _OF_SERVER = ("model", "engine", "tokenizer", "tokens")
-"""Options of `iet doctor` that are those of `iet.cli.live.ask`."""
+"""Options of `iet doctor` that are those of `iet.cli.server_check.ask`."""
 
 
 def add(commands: Commands) -> None:
@@ -140,12 +140,12 @@ def _check_engine(arguments: argparse.Namespace) -> int:
 
 
 def _ask_server(arguments: argparse.Namespace) -> int:
-    from iet.cli import live
+    from iet.cli import server_check
     from iet.report.wording import p_value
 
     options = {name: getattr(arguments, name) for name in _OF_SERVER}
     with progress("asking the server") as move:
-        findings = live.ask(
+        findings = server_check.ask(
             arguments.server,
             arguments.agent,
             load_registry(arguments),
@@ -166,7 +166,7 @@ def _ask_server(arguments: argparse.Namespace) -> int:
             read = f"refused with HTTP {text.status} ({text.said})"
         say(f"{name}: {read}")
     unknown = f"refused with HTTP {findings.unknown.status}" if findings.unknown.status != 200 else "answered"
-    say(f"a name that nobody has: {unknown}")
+    say(f"an unknown name: {unknown}")
     for warning in findings.warnings:
         say(f"warning: {warning}")
     if findings.arrives:
@@ -177,8 +177,8 @@ def _ask_server(arguments: argparse.Namespace) -> int:
         say(f"FAILED: the mark there is that of {', '.join(findings.others)}, not of {findings.agent}")
     else:
         say(
-            f"FAILED: no mark of {findings.agent} at p <= {live.LEVEL:g}. Is the processor loaded, has its"
-            " registry the key that this one has, is the tokenizer the model's, was the text long enough?"
+            f"FAILED: no mark of {findings.agent} at p <= {server_check.LEVEL:g}. Is the processor loaded?"
+            " Has the server's registry the same key? Is the tokenizer the model's? Was the text long enough?"
         )
     return 0 if findings.arrives else 1
 

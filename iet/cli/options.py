@@ -183,7 +183,7 @@ def refuse_to_replace(
     read = [*inputs, os.environ.get(ENVIRONMENT_VARIABLE, "")]
     for entries in (getattr(arguments, name, None) or [] for name in _FILES):
         for value in map(os.fspath, entries if isinstance(entries, list) else [entries]):
-            read += [value, value.partition("=")[2]]  # a tokenizer may stand behind its profile
+            read += [value, value.partition("=")[2]]  # a tokenizer may follow its profile, PROFILE=PATH
     if isinstance(registry, Registry):
         folder = registry.path.parent if registry.path else pathlib.Path()
         read += [str(folder / (profile.tokenizer_source or "")) for profile in registry.profiles.values()]

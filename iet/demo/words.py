@@ -22,7 +22,7 @@ class Sentences(transformers.LogitsProcessor):
 
     Args:
         tokenizer: of the model, with byte-level tokens that hold a word, a part of one, or punctuation.
-        words: the list; a word may have a capital letter where the list gives it one or a sentence begins.
+        words: the list; a word may have a capital letter as in the list or at the start of a sentence.
     """
 
     def __init__(self, tokenizer: Any, words: Iterable[str]) -> None:
@@ -46,7 +46,7 @@ class Sentences(transformers.LogitsProcessor):
         self._mask = functools.cache(self._mask_after)
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Return `scores` [B, >= V], -inf where a token does not fit after `input_ids` [B, T]."""
+        """Return `scores` [B, >= V] with -inf for each token that does not fit after `input_ids` [B, T]."""
         masks = torch.stack([self._mask(*self._place(row)) for row in input_ids[:, -16:].tolist()])
         remaining: torch.FloatTensor = scores.clone()  # type: ignore[assignment]
         remaining[:, : masks.shape[1]].masked_fill_(~masks.to(scores.device), float("-inf"))
@@ -73,6 +73,6 @@ class Sentences(transformers.LogitsProcessor):
 
 
 def whole_sentences(text: str) -> str:
-    """Return `text` up to the end of its last whole sentence, all of it where no sentence ends."""
+    """Return `text` up to the end of its last sentence, or all of it if no sentence ends."""
     ends = [i for i, character in enumerate(text, 1) if character in ENDS]
     return text[: ends[-1]] if ends else text

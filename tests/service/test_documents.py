@@ -131,7 +131,8 @@ def test_other_content_as_html_logs_no_warning(service: Running) -> None:
     for data in (b"page.html", b"http://127.0.0.1/", b'<?xml version="1.0"?><a>w1</a>'):
         assert send(service, "a.html", data).status == 200
     logged = service.log_text[log_length:].splitlines()
-    assert all(" INFO POST /v1/audit 200 " in line for line in logged), logged
+    # A line of an earlier request may still arrive.
+    assert all(" INFO POST /v1/audit " in line for line in logged), logged
 
 
 def test_the_refusal_of_a_type_lists_the_accepted_ones(service: Running) -> None:

@@ -1,7 +1,7 @@
-"""Whether the text of a running server carries an agent's mark: `iet doctor --server URL --agent A`.
+"""Check that the text of a running server carries an agent's mark: `iet doctor --server URL --agent A`.
 
-It asks an OpenAI-compatible server for text under the agent's name, and without one, audits both, and asks
-once under a name that nobody has. Only the standard library speaks to the server.
+The check asks an OpenAI-compatible server for text with the agent's name and without a name, audits both, and
+asks once with an unknown name. It needs only the standard library.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ PROMPTS = (
     "A short history of the market square, told by the people who worked there.",
     "There are several ways to repair an old wooden boat. To begin with,",
 )
-"""Beginnings that leave much open: a mark shows only where more than one token is likely."""
+"""Open beginnings of texts: only a token with likely alternatives carries a mark."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """How a server answered one kind of request, and what an audit of its text for the agent says.
+    """The answer of a server to one kind of request, and the evidence of the agent's mark in its text.
 
     Attributes:
-        status: of the HTTP answer: 200, or the code with which the request was refused.
-        tokens: that were scored; 0 without text.
+        status: HTTP status: 200, or the code of a refusal.
+        tokens: number of scored tokens; 0 without text.
         log_p: natural log of the p-value of the agent's mark; 0 without text.
-        said: what the server says of a request that it refused.
+        said: the server's message if it refused the request.
     """
 
     status: int
@@ -63,20 +63,20 @@ class Answer:
 
     @property
     def marked(self) -> bool:
-        """Whether the mark is there, at `LEVEL`."""
+        """Whether the mark is found at `LEVEL`."""
         return self.log_p <= math.log(LEVEL)
 
 
 @dataclasses.dataclass(frozen=True)
 class Arrival:
-    """Whether a mark arrives.
+    """The result of a check.
 
     Attributes:
-        server, model, agent, profile: what was asked, and under which profile it was read.
-        named: text under the agent's name.
-        unnamed: text of requests that name nobody.
-        unknown: the answer to a name that nobody has (no text is asked for).
-        others: other agents of the registry whose mark is in `named`, where the agent's is not.
+        server, model, agent, profile: the server, its model, and the agent and profile that were checked.
+        named: text of requests with the agent's name.
+        unnamed: text of requests without a name.
+        unknown: the answer to an unknown name (no text is read).
+        others: if `named` lacks the agent's mark, the agents of the registry whose mark it carries.
     """
 
     server: str
@@ -95,18 +95,16 @@ class Arrival:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is not wrong in itself, but not what most servers are meant to do."""
-        found = []
+        """Behaviour that is legal, but not intended for most servers."""
+        warnings = []
         if self.unnamed.status == 200 and self.unnamed.marked:
-            found.append(
-                f"requests that name nobody are marked for {self.agent!r}: right only if it is the server's"
+            warnings.append(
+                f"requests without a name are marked for {self.agent!r}: right only if it is the server's"
                 " default agent"
             )
         if self.unknown.status == 200:
-            found.append(
-                "a request under a name that nobody has was not refused: a misspelt name loses the mark"
-            )
-        return tuple(found)
+            warnings.append("a request with an unknown name was not refused: a misspelt name loses the mark")
+        return tuple(warnings)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -135,23 +133,23 @@ def ask(
     Args:
         server: URL of an OpenAI-compatible server, with or without /v1. A key is read from the environment
             variable `OPENAI_API_KEY`.
-        agent: whose mark is to arrive.
-        registry: holds its key.
-        model: name of the model there. None: the first one that the server lists.
-        engine: "vllm" or "sglang": how a request names its agent.
-        tokenizer: of the agent's profile, where the registry's note of it does not lead there.
-        tokens: to ask for, with the agent and without it, each.
-        timeout: of an answer, in seconds.
-        progress: told what is being asked.
+        agent: the agent whose mark is checked.
+        registry: the registry with its key.
+        model: the server's name of the model. None: the first model that the server lists.
+        engine: "vllm" or "sglang", which name agents in different fields of a request.
+        tokenizer: tokenizer of the agent's profile; None: the one that the registry names.
+        tokens: number of tokens to ask for with the agent, and again without it.
+        timeout: seconds to wait for an answer.
+        progress: called with a line before each request.
 
     Returns:
-        What was found.
+        The result of the check.
 
     Raises:
         InputError: an argument is out of range.
         RegistryError: the agent is unknown.
-        TokenizerMismatch: the tokenizer is not the profile's, or not there.
-        BackendUnavailable: the server is not there, is too slow, or failed.
+        TokenizerMismatch: the tokenizer is missing, or another one.
+        BackendUnavailable: the server is unreachable, too slow, or failed.
 
     The text is sampled at temperature 1 and by the server's own draw, so figures differ from run to run.
     """
@@ -165,24 +163,24 @@ def ask(
         )
     profile = registry.profile_of(agent)
     auditor = Auditor(registry, profile=profile.id, tokenizer=tokenizer, known_agents=[agent], level=LEVEL)
-    registry.open_tokenizer(profile.id, tokenizer)  # if it is missing, say so before the server writes
-    there = _Server(server, timeout)
-    chosen = there.first_model() if model is None else model
+    registry.open_tokenizer(profile.id, tokenizer)  # a missing tokenizer is an error before the server writes
+    client = _Server(server, timeout)
+    chosen = client.first_model() if model is None else model
 
-    progress(f"asking {there.url} for text of {agent}")
-    texts = there.write(chosen, tokens, body(agent, engine=engine))
+    progress(f"asking {client.url} for text of {agent}")
+    texts = client.write(chosen, tokens, body(agent, engine=engine))
     named = texts if isinstance(texts, Answer) else _found(auditor, texts, agent)
     progress("asking for text without an agent")
-    without = there.write(chosen, tokens, {})
+    without = client.write(chosen, tokens, {})
     unnamed = without if isinstance(without, Answer) else _found(auditor, without, agent)
-    progress("asking under a name that nobody has")
-    nobody = there.write(chosen, 1, body(f"nobody-{secrets.token_hex(4)}", engine=engine))
+    progress("asking with an unknown name")
+    refusal = client.write(chosen, 1, body(f"unknown-{secrets.token_hex(4)}", engine=engine))
     others: tuple[str, ...] = ()
     if not isinstance(texts, Answer) and not named.marked and len(registry.names(profile.id)) > 1:
         everyone = Auditor(registry, profile=profile.id, tokenizer=tokenizer, level=LEVEL)
         others = _report(everyone, texts).found
-    unknown = nobody if isinstance(nobody, Answer) else Answer(200)
-    return Arrival(there.url, chosen, agent, profile.id, named, unnamed, unknown, others)
+    unknown = refusal if isinstance(refusal, Answer) else Answer(200)
+    return Arrival(client.url, chosen, agent, profile.id, named, unnamed, unknown, others)
 
 
 def _found(auditor: Auditor, texts: list[str], agent: str) -> Answer:
@@ -191,7 +189,7 @@ def _found(auditor: Auditor, texts: list[str], agent: str) -> Answer:
 
 
 def _report(auditor: Auditor, texts: list[str]) -> Any:
-    """Audit texts as one, without what stands between them."""
+    """Audit texts as one, without the text between them."""
     joiner, spans, start = "\n\n", [], 0
     for text in texts:
         spans.append((start, start + len(text)))
@@ -200,14 +198,14 @@ def _report(auditor: Auditor, texts: list[str]) -> Any:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows nothing: the key would go with the request to wherever the answer points."""
+    """Refuses redirects: the key would be sent to the server that the answer names."""
 
     def redirect_request(self, *arguments: Any) -> None:
         return None
 
 
 class _Server:
-    """Speaks to one server. What it says is shown without the key, which some servers repeat."""
+    """A client of one server. Its messages are shown without the key, which some servers repeat."""
 
     def __init__(self, url: str, timeout: float) -> None:
         try:

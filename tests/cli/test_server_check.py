@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import iet
-from iet.cli import live, main
+from iet.cli import main, server_check
 from iet.errors import BackendUnavailable, InputError, TokenizerMismatch
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
@@ -119,7 +119,7 @@ def raw_server(sent: bytes, *, hold: bool = False, dribbled: bytes = b"") -> Ite
 
 @pytest.fixture
 def key(monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv(live.KEY_VARIABLE, SECRET)
+    monkeypatch.setenv(server_check.KEY_VARIABLE, SECRET)
     return SECRET
 
 
@@ -131,7 +131,7 @@ def team(registry: Registry, tmp_path: pathlib.Path) -> pathlib.Path:
 
 def test_a_server_that_marks(registry: Registry, write: Any, key: str) -> None:
     with serving(marks(registry, write), form) as server:
-        answer = live.ask(server.url + "/v1/", "planner", registry, tokens=TOKENS)
+        answer = server_check.ask(server.url + "/v1/", "planner", registry, tokens=TOKENS)
     assert answer.arrives
     assert answer.warnings == ()
     assert answer.model == "tiny"
@@ -141,14 +141,14 @@ def test_a_server_that_marks(registry: Registry, write: Any, key: str) -> None:
     assert answer.unknown.status == 400
     assert {request["path"] for request in server.requests} == {"/v1/completions"}
     assert {request["key"] for request in server.requests} == {f"Bearer {key}"}
-    named = [request["body"] for request in server.requests[: len(live.PROMPTS)]]
+    named = [request["body"] for request in server.requests[: len(server_check.PROMPTS)]]
     assert {body["vllm_xargs"]["iet_agent"] for body in named} == {"planner"}
     assert sum(body["max_tokens"] for body in named) == TOKENS
 
 
 def test_a_server_that_drops_the_argument(registry: Registry, write: Any) -> None:
     with serving(lambda body, _: write(body, None), form) as server:
-        answer = live.ask(server.url, "planner", registry, model="other", tokens=TOKENS)
+        answer = server_check.ask(server.url, "planner", registry, model="other", tokens=TOKENS)
     assert not answer.arrives
     assert answer.others == ()
     assert answer.model == "other"
@@ -157,7 +157,7 @@ def test_a_server_that_drops_the_argument(registry: Registry, write: Any) -> Non
 
 def test_a_server_that_marks_for_somebody_else(registry: Registry, write: Any) -> None:
     with serving(lambda body, _: write(body, "critic"), form) as server:
-        answer = live.ask(server.url, "planner", registry, tokens=TOKENS)
+        answer = server_check.ask(server.url, "planner", registry, tokens=TOKENS)
     assert not answer.arrives
     assert answer.others == ("critic",)
 
@@ -170,7 +170,7 @@ def test_a_server_with_a_default_agent_or_without(
     settings: dict[str, Any], unnamed: tuple[int, bool], warnings: list[str], registry: Registry, write: Any
 ) -> None:
     with serving(marks(registry, write, **settings), form) as server:
-        answer = live.ask(server.url, "planner", registry, tokens=TOKENS)
+        answer = server_check.ask(server.url, "planner", registry, tokens=TOKENS)
     assert answer.arrives
     assert (answer.unnamed.status, answer.unnamed.marked) == unnamed
     for warning, words in zip(answer.warnings, warnings, strict=True):
@@ -180,7 +180,7 @@ def test_a_server_with_a_default_agent_or_without(
 def test_a_server_of_chats_only(registry: Registry, write: Any) -> None:
     answer = marks(registry, write)
     with serving(lambda body, attempt: 404 if "prompt" in body else answer(body, attempt), form) as server:
-        assert live.ask(server.url, "critic", registry, tokens=TOKENS).arrives
+        assert server_check.ask(server.url, "critic", registry, tokens=TOKENS).arrives
     assert [request["path"] for request in server.requests].count("/v1/completions") == 1  # it is remembered
 
 
@@ -190,7 +190,7 @@ def test_an_agent_that_the_server_does_not_have(
     with serving(lambda *_: 400, form) as server:
         assert main(["doctor", "--server", server.url, "--agent", "planner", "-r", str(team)]) == 1
         output = capsys.readouterr()
-        answer = live.ask(server.url, "planner", registry)
+        answer = server_check.ask(server.url, "planner", registry)
     assert "FAILED: the server refuses planner" in output.out
     assert "HTTP 400 (refused with Bearer <key>)" in output.out  # the server of the tests repeats it
     assert key not in output.out + output.err
@@ -200,7 +200,7 @@ def test_an_agent_that_the_server_does_not_have(
 
 def test_sglang_gets_its_own_fields(registry: Registry, write: Any) -> None:
     with serving(lambda body, _: write(body, None), form) as server:
-        live.ask(server.url, "planner", registry, engine="sglang", tokens=8)
+        server_check.ask(server.url, "planner", registry, engine="sglang", tokens=8)
     assert server.requests[0]["body"]["custom_params"] == {"iet_agent": "planner"}
 
 
@@ -221,7 +221,7 @@ def test_sglang_gets_its_own_fields(registry: Registry, write: Any) -> None:
 def test_a_server_that_fails(registry: Registry, key: str, reply: Any, why: str) -> None:
     with serving(lambda *_: reply, form) as server:
         with pytest.raises(BackendUnavailable, match=why) as refused:
-            live.ask(server.url, "planner", registry, timeout=0.3 if reply is None else PATIENCE)
+            server_check.ask(server.url, "planner", registry, timeout=0.3 if reply is None else PATIENCE)
         assert server.url in str(refused.value)
     assert key not in str(refused.value)  # the server of the tests repeats it
 
@@ -229,7 +229,7 @@ def test_a_server_that_fails(registry: Registry, key: str, reply: Any, why: str)
 def test_a_server_that_wants_a_key_is_not_said_to_list_no_model(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(live.KEY_VARIABLE, raising=False)
+    monkeypatch.delenv(server_check.KEY_VARIABLE, raising=False)
     for status, why in [
         (401, r"HTTP 401 .*it wants a key, in \$OPENAI_API_KEY"),
         (404, r"lists no model \(HTTP 404\); pass --model"),
@@ -238,7 +238,7 @@ def test_a_server_that_wants_a_key_is_not_said_to_list_no_model(
             serving(lambda *_: "", form, models=status) as server,
             pytest.raises(BackendUnavailable, match=why),
         ):
-            live.ask(server.url, "planner", registry)
+            server_check.ask(server.url, "planner", registry)
 
 
 def test_a_gateway_that_forbids_other_names_refuses(registry: Registry, write: Any) -> None:
@@ -246,7 +246,7 @@ def test_a_gateway_that_forbids_other_names_refuses(registry: Registry, write: A
         return write(body, "planner") if body.get("vllm_xargs") == {"iet_agent": "planner"} else 403
 
     with serving(reply, form) as server:
-        answer = live.ask(server.url, "planner", registry, tokens=TOKENS)
+        answer = server_check.ask(server.url, "planner", registry, tokens=TOKENS)
     assert answer.arrives
     assert answer.unknown.status == answer.unnamed.status == 403
     assert answer.warnings == ()
@@ -254,9 +254,9 @@ def test_a_gateway_that_forbids_other_names_refuses(registry: Registry, write: A
 
 def test_a_server_that_writes_nothing(registry: Registry) -> None:
     with serving(lambda *_: "", form) as server:
-        answer = live.ask(server.url, "planner", registry)
+        answer = server_check.ask(server.url, "planner", registry)
     assert not answer.arrives
-    assert answer.named == answer.unnamed == live.Answer(200)
+    assert answer.named == answer.unnamed == server_check.Answer(200)
 
 
 def test_a_server_that_is_not_there(registry: Registry) -> None:
@@ -264,7 +264,7 @@ def test_a_server_that_is_not_there(registry: Registry) -> None:
         silent.bind(("127.0.0.1", 0))  # the port is taken, and no process listens
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(BackendUnavailable, match="cannot be reached"):
-            live.ask(url, "planner", registry)
+            server_check.ask(url, "planner", registry)
 
 
 def test_the_key_follows_no_redirection(registry: Registry, write: Any, key: str) -> None:
@@ -285,7 +285,7 @@ def test_the_key_follows_no_redirection(registry: Registry, write: Any, key: str
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             with pytest.raises(BackendUnavailable, match="redirection"):
-                live.ask(f"http://127.0.0.1:{server.server_port}", "planner", registry, model="tiny")
+                server_check.ask(f"http://127.0.0.1:{server.server_port}", "planner", registry, model="tiny")
         finally:
             server.shutdown()
             server.server_close()
@@ -308,7 +308,7 @@ def test_the_key_follows_no_redirection(registry: Registry, write: Any, key: str
 )
 def test_urls_that_are_refused_are_not_repeated(registry: Registry, url: str) -> None:
     with pytest.raises(InputError, match="server: got") as refused:
-        live.ask(url, "planner", registry, tokens=TOKENS)
+        server_check.ask(url, "planner", registry, tokens=TOKENS)
     assert "secret" not in str(refused.value)
     assert "got ://" not in str(refused.value)
 
@@ -317,9 +317,9 @@ def test_urls_that_are_refused_are_not_repeated(registry: Registry, url: str) ->
 def test_a_key_that_is_no_valid_header_is_rejected_before_any_request(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    monkeypatch.setenv(live.KEY_VARIABLE, f"sk-secret{end}")
+    monkeypatch.setenv(server_check.KEY_VARIABLE, f"sk-secret{end}")
     with pytest.raises(InputError, match=r"\$OPENAI_API_KEY: got a key that no header takes") as refused:
-        live.ask("http://127.0.0.1:1", "planner", registry, tokens=TOKENS)
+        server_check.ask("http://127.0.0.1:1", "planner", registry, tokens=TOKENS)
     assert "secret" not in str(refused.value)
 
 
@@ -327,12 +327,12 @@ def test_a_key_that_is_no_valid_header_is_rejected_before_any_request(
 def test_a_key_with_blanks_is_hidden_in_the_servers_answer(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, padded_key: str
 ) -> None:
-    monkeypatch.setenv(live.KEY_VARIABLE, padded_key)
+    monkeypatch.setenv(server_check.KEY_VARIABLE, padded_key)
     body = json.dumps({"error": {"message": f"bad key:\n{padded_key.strip()}."}}).encode()
     sent = b"HTTP/1.1 500 No\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     why = r"bad key: <key>\."
     with raw_server(sent) as url, pytest.raises(BackendUnavailable, match=why) as refused:
-        live.ask(url, "planner", registry, model="m", tokens=TOKENS)
+        server_check.ask(url, "planner", registry, model="m", tokens=TOKENS)
     assert padded_key.strip() not in str(refused.value)
 
 
@@ -349,7 +349,9 @@ def test_a_key_with_blanks_is_hidden_in_the_servers_answer(
 def test_an_incomplete_answer(registry: Registry, sent: bytes, why: str) -> None:
     waits = "within" in why
     with raw_server(sent, hold=waits) as url, pytest.raises(BackendUnavailable, match=why) as refused:
-        live.ask(url, "planner", registry, model="m", tokens=TOKENS, timeout=0.3 if waits else PATIENCE)
+        server_check.ask(
+            url, "planner", registry, model="m", tokens=TOKENS, timeout=0.3 if waits else PATIENCE
+        )
     assert url in str(refused.value)
 
 
@@ -358,19 +360,21 @@ def test_a_slow_answer_times_out(registry: Registry) -> None:
     with raw_server(head, dribbled=b" " * 1000) as url:
         started = time.monotonic()
         with pytest.raises(BackendUnavailable, match=r"no answer within 0\.5 s"):
-            live.ask(url, "planner", registry, model="m", tokens=TOKENS, timeout=0.5)
+            server_check.ask(url, "planner", registry, model="m", tokens=TOKENS, timeout=0.5)
         assert time.monotonic() - started < 50  # all of it takes 100 s
 
 
 def test_a_text_that_is_null_is_none(registry: Registry) -> None:
     with serving(lambda *_: "", lambda text: {"choices": [{"text": None}]}) as server:
-        assert live.ask(server.url, "planner", registry, tokens=TOKENS).named == live.Answer(200)
+        assert server_check.ask(server.url, "planner", registry, tokens=TOKENS).named == server_check.Answer(
+            200
+        )
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 1e10, math.nan, math.inf])
 def test_an_invalid_timeout_is_rejected(registry: Registry, timeout: float) -> None:
     with pytest.raises(InputError, match=r"timeout: got .*, expected a number of seconds above 0"):
-        live.ask("http://127.0.0.1:1", "planner", registry, tokens=TOKENS, timeout=timeout)
+        server_check.ask("http://127.0.0.1:1", "planner", registry, tokens=TOKENS, timeout=timeout)
 
 
 def test_missing_packages_are_reported_before_any_request(write: Any) -> None:
@@ -378,14 +382,14 @@ def test_missing_packages_are_reported_before_any_request(write: Any) -> None:
     registry.add("planner")
     with serving(lambda body, _: write(body, None), form) as server:
         with pytest.raises(TokenizerMismatch):
-            live.ask(server.url, "planner", registry)
+            server_check.ask(server.url, "planner", registry)
         assert server.requests == []
     with pytest.raises(InputError, match="engine"):
-        live.ask("http://host", "planner", registry, engine="other")
+        server_check.ask("http://host", "planner", registry, engine="other")
     with pytest.raises(InputError, match="tokens"):
-        live.ask("http://host", "planner", registry, tokens=0)
+        server_check.ask("http://host", "planner", registry, tokens=0)
     with pytest.raises(InputError, match="timeout"):
-        live.ask("http://host", "planner", registry, timeout=float("nan"))
+        server_check.ask("http://host", "planner", registry, timeout=float("nan"))
 
 
 def test_the_command(
@@ -397,7 +401,7 @@ def test_the_command(
         assert main(arguments) == 0
         output = capsys.readouterr()
         assert "the mark of planner arrives" in output.out
-        assert "a name that nobody has: refused with HTTP 400" in output.out
+        assert "an unknown name: refused with HTTP 400" in output.out
         assert main([*arguments, "--json"]) == 0
         data = json.loads(capsys.readouterr().out)
         assert data["arrives"] is True
