@@ -1,8 +1,8 @@
 // The scheme: seed, permutation and perturbation. One definition for host and device.
 //
 // This file and iet/native/reference.py say the same thing twice, once fast and once readable; the known
-// answers in tests/vectors/ bind both. docs/internals/scheme.md is the specification. Every floating-point operation
-// below is rounded to nearest, one at a time: compile the host with -ffp-contract=off.
+// answers in tests/vectors/ bind both. docs/internals/scheme.md is the specification. Every floating-point
+// operation below is rounded to nearest, one at a time: compile the host with -ffp-contract=off.
 #pragma once
 
 #include <cstdint>
