@@ -10,9 +10,6 @@ import pytest
 from benchmarks import style
 
 PENDING: set[str] = {
-    "iet/cli",
-    "iet/demo",
-    "iet/marks",
     "tests/benchmarks",
     "tests/generation",
     "tests/marks",

@@ -111,8 +111,8 @@ def _check_audit(parser: argparse.ArgumentParser, arguments: argparse.Namespace)
     if _is_bulk(arguments):
         if len(arguments.output or ()) != 1:
             parser.error("many documents take one folder for the results: -o OUT/")
-        one = ("span", "skip", "no_text", "as_copied", "messages", "sign", "public")
-        for option in one:
+        for_one_text = ("span", "skip", "no_text", "as_copied", "messages", "sign", "public")
+        for option in for_one_text:
             if getattr(arguments, option):
                 parser.error(f"--{option.replace('_', '-')} goes with one text")
         if "-" in arguments.inputs:

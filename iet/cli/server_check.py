@@ -314,15 +314,15 @@ class _Server:
         except (ValueError, RecursionError):
             raise BackendUnavailable(f"{self.url}{path}: answers with something else than JSON") from None
 
-    def _body(self, answer: Any, most: int = MOST_BYTES) -> bytes:
-        """Return the first `most` bytes of an answer; the time is for all of them, not for each part."""
+    def _body(self, answer: Any, limit: int = MOST_BYTES) -> bytes:
+        """Return the first `limit` bytes of an answer. The timeout is for all of them together."""
         until, parts = time.monotonic() + self._timeout, list[bytes]()
-        while most > 0 and (part := answer.read1(min(most, 65536))):
+        while limit > 0 and (part := answer.read1(min(limit, 65536))):
             if time.monotonic() > until:
                 raise TimeoutError
             parts.append(part)
-            most -= len(part)
-        if most > 0 and answer.length:
+            limit -= len(part)
+        if limit > 0 and answer.length:
             raise http.client.IncompleteRead(b"".join(parts), answer.length)
         return b"".join(parts)
 

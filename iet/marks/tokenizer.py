@@ -251,8 +251,8 @@ class Tokenizer:
             batch = self.backend.encode_batch(cleaned, add_special_tokens=False)
             encoded = [(_int64(encoding.ids), _TokenizersOffsets(encoding)) for encoding in batch]
         return [
-            Encoding(ids, hidden, offsets, kept)
-            for (_, kept, hidden), (ids, offsets) in zip(visible, encoded, strict=True)
+            Encoding(ids, hidden, offsets, retained)
+            for (_, retained, hidden), (ids, offsets) in zip(visible, encoded, strict=True)
         ]
 
     def _ids_of(self, texts: list[str]) -> list[Int64s]:
@@ -309,24 +309,24 @@ def _visible(text: object) -> tuple[str, Int64s | None, int]:
         ) from None
     suspects = np.flatnonzero(points >= min(INVISIBLE))
     hidden = suspects[_IS_INVISIBLE[np.minimum(points[suspects], len(_IS_INVISIBLE) - 1)]]
-    kept = None
+    retained = None
     if len(hidden):
         visible = np.ones(len(points), dtype=np.bool_)
         visible[hidden] = False
         text = points[visible].tobytes().decode("utf-32-le")
-        kept = np.append(np.flatnonzero(visible), len(points)).astype(np.int64)
-    return *_composed(text, kept), len(hidden)
+        retained = np.append(np.flatnonzero(visible), len(points)).astype(np.int64)
+    return *_composed(text, retained), len(hidden)
 
 
-def _composed(text: str, kept: Int64s | None) -> tuple[str, Int64s | None]:
-    """Return the text with each base character and its marks composed if that is shorter, and `kept`.
+def _composed(text: str, retained: Int64s | None) -> tuple[str, Int64s | None]:
+    """Return the text with each base character and its marks composed if that is shorter, and `retained`.
 
     Language models write composed characters. If a text was decomposed later (NFD, as some file systems and
     editors do), every token with an accent would change, and in Korean every token. Characters that NFC would
     only exchange or decompose do not change.
     """
     if unicodedata.is_normalized("NFC", text):
-        return text, kept
+        return text, retained
     parts, dropped, at = list[str](), list[int](), 0
     for match in _decomposed().finditer(text):
         short = unicodedata.normalize("NFC", _ordered(match.group()))
@@ -335,8 +335,8 @@ def _composed(text: str, kept: Int64s | None) -> tuple[str, Int64s | None]:
             dropped += range(match.start() + len(short), match.end())
             at = match.end()
     if not dropped:
-        return text, kept
-    positions = np.arange(len(text) + 1) if kept is None else kept
+        return text, retained
+    positions = np.arange(len(text) + 1) if retained is None else retained
     return "".join([*parts, text[at:]]), np.delete(positions, dropped)
 
 

@@ -286,10 +286,12 @@ def _scheme(name: str, parameters: Mapping[str, Any], keys: Any) -> EngineScheme
     if not isinstance(name, str) or name not in SCHEMES:
         raise InputError(f"scheme: got {name!r:.80}, expected one of {sorted(SCHEMES)}")
     kind = SCHEMES[name]
-    known = [field.name for field in dataclasses.fields(kind) if field.name != "version"]
+    accepted = [field.name for field in dataclasses.fields(kind) if field.name != "version"]
     for parameter in parameters:
-        if parameter not in known:
-            raise InputError(f"{parameter}: scheme {name!r} has no such parameter, expected some of {known}")
+        if parameter not in accepted:
+            raise InputError(
+                f"{parameter}: scheme {name!r} has no such parameter, expected some of {accepted}"
+            )
     specified = {key: value for key, value in parameters.items() if value is not None}
     if kind is SynthId and isinstance(keys, Mapping) and keys:
         first = next(iter(keys.values()))

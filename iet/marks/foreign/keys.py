@@ -132,11 +132,11 @@ class ForeignKeys(Keys, abc.ABC):
 
 def ends_n_gram(token_ids: Ids, n_gram: int, vocab_size: int) -> NDArray[np.bool_]:
     """Return at which positions [T] the last n ids are all in [0, V)."""
-    known = (token_ids >= 0) & (token_ids < vocab_size)
-    scored = known.copy()
+    in_vocabulary = (token_ids >= 0) & (token_ids < vocab_size)
+    scored = in_vocabulary.copy()
     scored[: n_gram - 1] = False
-    for back in range(1, min(n_gram, len(known))):
-        scored[back:] &= known[:-back]
+    for back in range(1, min(n_gram, len(in_vocabulary))):
+        scored[back:] &= in_vocabulary[:-back]
     return scored
 
 
