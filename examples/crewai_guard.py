@@ -1,8 +1,8 @@
-"""A CrewAI guardrail: a task whose answer is not by the agent that it came under is not done.
+"""A CrewAI guardrail: an answer that its agent did not write is sent back.
 
-Run `python examples/crewai_guard.py` (it needs `pip install crewai`). A planner answers, first through
-somebody who holds the critic's key; the guardrail sends that answer back, and the second one, under the
-planner's own, is taken.
+Run `python examples/crewai_guard.py` (it needs `pip install crewai`). The planner's first answer is
+marked with the critic's key, so the guardrail sends it back. The second one has the planner's own mark and is
+accepted.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def guardrail(auditor: iet.Auditor) -> Callable[[TaskOutput], tuple[bool, Any]]:
     def check(output: TaskOutput):  # CrewAI does not read annotations that are postponed
         (piece,) = auditor.check([output.raw], [output.agent]).pieces
         if piece.verdict == "contradicted":
-            print(f"sent back: it came under {piece.claim} and bears the mark of {piece.agent}")
+            print(f"sent back: it was sent as {piece.claim} and bears the mark of {piece.agent}")
             return False, f"This is the text of {piece.agent}, not of {piece.claim}. Answer yourself."
-        print(f"{piece.verdict}: it came under {piece.claim}")
+        print(f"{piece.verdict}: it was sent as {piece.claim}")
         return True, output.raw
 
     return check

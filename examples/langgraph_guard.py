@@ -27,7 +27,7 @@ def guard(auditor: iet.Auditor, go_on: str) -> Callable[[MessagesState], Command
         skip = [i for i, message in enumerate(messages) if message.type != "ai"]
         found = auditor.check([message.text for message in messages], [m.name for m in messages], skip=skip)
         for piece in found.of("contradicted"):
-            why = f"message {piece.index} came under {piece.claim} and bears the mark of {piece.agent}"
+            why = f"message {piece.index} was sent as {piece.claim} and bears the mark of {piece.agent}"
             return Command(goto=END, update={"messages": [HumanMessage(why, name="guard")]})
         return Command(goto=go_on)
 

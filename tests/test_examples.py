@@ -98,14 +98,14 @@ def test_a_langgraph_guard(capsys: pytest.CaptureFixture[str]) -> None:
         "planner",
         "guard",
     ]
-    assert output.endswith("message 3 came under planner and bears the mark of critic\n")
+    assert output.endswith("message 3 was sent as planner and bears the mark of critic\n")
 
 
 def test_a_crewai_guardrail(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("crewai")
     output = printed("crewai_guard.py", capsys)
-    assert "sent back: it came under planner and bears the mark of critic\n" in output
-    assert "confirmed: it came under planner\n" in output
+    assert "sent back: it was sent as planner and bears the mark of critic\n" in output
+    assert "confirmed: it was sent as planner\n" in output
     assert re.search(r"^taken: [2-9]\d\d characters$", output, re.MULTILINE)
 
 

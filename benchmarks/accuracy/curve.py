@@ -1,6 +1,6 @@
 """TokenAcc, IoU and coverage against the evidence of a turn: the curve that `iet calibrate --plan` reads.
 
-    python -m benchmarks.accuracy.curve -o benchmarks/results/curve.json --table iet/audit/expected.json
+    python -m benchmarks.accuracy.curve -o benchmarks/results/curve.json --table iet/audit/power_curves.json
 
 Reads the committed results of `decoders` (the grid: every turn after its own opening) and of Table 1
 (conversations: every turn after the previous ones), and no texts. Evidence of a turn is x =
@@ -37,7 +37,7 @@ from benchmarks.localisation import bayes
 from benchmarks.localisation.laws import draw
 from benchmarks.recording import as_json, columns, exit_code, finish, parser
 from iet import calibrate
-from iet.audit import expected
+from iet.audit import power_curves
 from iet.audit.metrics import mean_iou, token_accuracy
 from iet.marks.families import FAMILIES, Family
 
@@ -125,7 +125,7 @@ def grid(results: pathlib.Path, table: Mapping[str, Any]) -> list[Cell]:
         figures = {name: figures_of[f"posterior/{theirs}"][0] for name, theirs in MEASURED.items()}
         baselines = {name: figures_of[f"{name}/token_accuracy"][0] for name in ("oracle", "window", "cusum")}
         run = f"{cell_of['model']} model, T = {cell_of['temperature']:g}"
-        nats = tokens * expected.information(table, family, row["entropy_nats"])
+        nats = tokens * power_curves.information(table, family, row["entropy_nats"])
         at = (run, "grid", family, cell_of["agents"], row["entropy_nats"], tokens, nats)
         cells.append(Cell(*at, figures, baselines))
     return cells
@@ -179,8 +179,8 @@ def _of_run(
         measured = methods.get(f"IET {family}, posterior")
         if measured is None or not points[0] <= entropy[family] <= points[-1]:
             continue
-        figures = {ours: measured[theirs][0] for ours, theirs in expected.FIGURES.items()}
-        nats = tokens * expected.information(table, family, entropy[family])
+        figures = {ours: measured[theirs][0] for ours, theirs in power_curves.FIGURES.items()}
+        nats = tokens * power_curves.information(table, family, entropy[family])
         cell_fields = (name, kind, family, int(setting.split()[-1]), entropy[family], tokens, nats)
         yield Cell(*cell_fields, figures, {})
 
@@ -212,7 +212,7 @@ def residuals(cells: Sequence[Cell], later: Sequence[Cell], table: Mapping[str, 
 
 def _against(cell: Cell, table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for name, value in cell.figures.items():
-        predicted = expected.at(table, cell.family, cell.agents, cell.nats, name)
+        predicted = power_curves.at(table, cell.family, cell.agents, cell.nats, name)
         if predicted is not None:
             at = {"run": cell.run, "kind": cell.kind, "family": cell.family, "agents": cell.agents}
             yield {**at, "nats": cell.nats, "figure": name, "measured": value, "expected": predicted}
@@ -226,7 +226,9 @@ def errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]
             selected = [
                 r for r in rows if (r["family"], r["figure"]) == (family, name) and r["kind"] != "checks"
             ]
-            relative = [(r["measured"] - r["expected"]) / expected.spread(r["expected"]) for r in selected]
+            relative = [
+                (r["measured"] - r["expected"]) / power_curves.spread(r["expected"]) for r in selected
+            ]
             ranges.setdefault(family, {})[name] = [min(0.0, *relative), max(0.0, *relative)]
     return ranges
 
@@ -244,7 +246,7 @@ def summarised(
                 if not selected:
                     continue
                 off = np.array([r["measured"] - r["expected"] for r in selected])
-                room = np.array([expected.spread(r["expected"]) for r in selected])
+                room = np.array([power_curves.spread(r["expected"]) for r in selected])
                 low, high = ranges[family][name]
                 inside = (off >= low * room - 1e-12) & (off <= high * room + 1e-12)
                 summary_rows.append(
@@ -324,7 +326,7 @@ def places(table: Mapping[str, Any], bounds: Sequence[Mapping[str, Any]]) -> lis
     for x in PLACES:
         row: dict[str, Any] = {"nats": x}
         for family in FAMILY_NAMES:
-            values = [expected.at(table, family, 4, x, name) for name in MEASURED]
+            values = [power_curves.at(table, family, 4, x, name) for name in MEASURED]
             row[family] = " · ".join("-" if value is None else f"{value:.2f}" for value in values)
         at = [b for b in bounds if b["agents"] == 4 and b["nats"] == x]
         if at:
@@ -368,7 +370,7 @@ def markdown(content: Mapping[str, Any]) -> str:
     cell_columns = {
         **{"text": "{run}", "family": "{family}", "agents": "{agents}", "nats per token": "{entropy:.2f}"},
         **{"tokens": "{tokens:.0f}", "nats a turn": "{nats:.3g}"},
-        **{name: f"{{figures[{key}]:.3f}}" for key, name in expected.FIGURES.items()},
+        **{name: f"{{figures[{key}]:.3f}}" for key, name in power_curves.FIGURES.items()},
         **{name: f"{{others[{name}]:.3f}}" for name in ("oracle", "window", "cusum")},
     }
     return "\n\n".join(
@@ -423,7 +425,7 @@ def main() -> None:
     finish(line, options, content, markdown(content))
     if options.table:
         command = "python -m benchmarks.accuracy.curve -o benchmarks/results/curve.json --table"
-        content = {"command": f"{command} iet/audit/expected.json", **table}
+        content = {"command": f"{command} iet/audit/power_curves.json", **table}
         options.table.write_text(as_json(content), encoding="utf-8")
 
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from benchmarks.recording import INTERVAL, columns, exit_code, finish, parser, read_rows
 from benchmarks.statistics import summary
-from iet.decoding import NOBODY, decode, forward_backward
+from iet.decoding import UNATTRIBUTED, decode, forward_backward
 from iet.marks.families import FAMILIES, BernoulliSum, Family, sum_family
 
 LAWS = {
@@ -68,7 +68,7 @@ class Regime:
     turns: int
     count: int
     unmarked: int = 0
-    nobody: bool = True
+    has_null: bool = True
     nats: tuple[float, ...] = (0.02, 0.06, 0.2, 0.6)
     drawn: bool = True
     diluted: bool = False
@@ -91,7 +91,7 @@ class Regime:
         return self.tokens / max(1, self.count + gaps)
 
     @property
-    def share_of_nobody(self) -> float:
+    def unmarked_share(self) -> float:
         return 0.95 if self.gap else min(0.98, max(0.02, self.unmarked / self.tokens))
 
 
@@ -104,9 +104,9 @@ REGIMES = (
     Regime("all of 1,000, 4 agents", 4, 1000, 1, drawn=False),
     Regime("unmarked, 1 agent", 1, 0, 0, 1000, nats=(0.06,)),
     Regime("unmarked, 6 agents", 6, 0, 0, 1000, nats=(0.06,)),
-    *(Regime(f"turns of {n}, forced", 4, n, 12, nobody=False) for n in (30, 60, 120, 200, 400)),
+    *(Regime(f"turns of {n}, forced", 4, n, 12, has_null=False) for n in (30, 60, 120, 200, 400)),
     *(Regime(f"turns of {n}", 4, n, 12) for n in (30, 60, 120, 200)),
-    *(Regime(f"8 agents, turns of {n}, forced", 8, n, 16, nobody=False) for n in (60, 200)),
+    *(Regime(f"8 agents, turns of {n}, forced", 8, n, 16, has_null=False) for n in (60, 200)),
     *(Regime(f"gaps, turns of {n}", 3, n, 8, 9 * n) for n in (60, 200)),
     *(Regime(f"diluted, turns of {n}", 4, n, 12, diluted=True) for n in (60, 200)),
     *(Regime(f"diluted, gaps, turns of {n}", 3, n, 8, 9 * n, diluted=True) for n in (60, 200)),
@@ -150,9 +150,9 @@ def truth_of(regime: Regime, rng: np.random.Generator) -> Labels:
         speakers.append((speakers[-1] + step) % regime.agents)
     cuts = np.sort(rng.integers(0, regime.unmarked + 1, regime.count))
     gaps = np.diff(np.concatenate([[0], cuts, [regime.unmarked]]))
-    parts = [np.full(gaps[0], NOBODY)]
+    parts = [np.full(gaps[0], UNATTRIBUTED)]
     for length, speaker, gap in zip(lengths, speakers, gaps[1:], strict=False):
-        parts += [np.full(regime.gap, NOBODY), np.full(length, speaker), np.full(gap, NOBODY)]
+        parts += [np.full(regime.gap, UNATTRIBUTED), np.full(length, speaker), np.full(gap, UNATTRIBUTED)]
     return np.concatenate(parts)
 
 
@@ -170,14 +170,14 @@ def bayes(regime: Regime, law: Family, scores: Floats, nats: Floats) -> NDArray[
     ratios = strengths * np.tile(scores, len(steps)) - law.log_mgf(strengths)
     if regime.diluted:
         ratios = np.logaddexp(np.log(DILUTED), np.log(1 - DILUTED) + ratios)
-    null_share = regime.share_of_nobody if regime.nobody else 0.0
+    null_share = regime.unmarked_share if regime.has_null else 0.0
     gap = regime.gap or None
     posterior, null_posterior, _ = forward_backward(
         ratios, regime.mean_segment, null_share, stages=STAGES, null_segment=gap
     )
     posterior = posterior.reshape(len(scores), len(steps), -1).sum(axis=1)
     best = posterior.argmax(axis=1)
-    return np.where(posterior.max(axis=1) <= null_posterior, NOBODY, best) if regime.nobody else best
+    return np.where(posterior.max(axis=1) <= null_posterior, UNATTRIBUTED, best) if regime.has_null else best
 
 
 def figures(regime: Regime, name: str, nats: float, text: int) -> dict[str, float]:
@@ -196,7 +196,7 @@ def figures(regime: Regime, name: str, nats: float, text: int) -> dict[str, floa
         carried = carried * np.exp(VARIED * rng.normal(size=len(truth))[turn])
     tilts[marked, truth[marked]] = strength_of(law, carried)
     scores = draw(law, tilts, rng).astype(np.float32)
-    read = decode(scores, family=law, allow_unattributed=regime.nobody)
+    read = decode(scores, family=law, allow_unattributed=regime.has_null)
     bayes_labels, fitted, posterior = (
         bayes(regime, law, scores.astype(np.float64), nats_of_agents),
         read.token_agents,

@@ -29,7 +29,7 @@ class Lengths:
     """
 
     agents: Floats
-    nobody: Floats
+    unmarked: Floats
     shares: Floats
     first: Floats
 
@@ -53,10 +53,10 @@ def read(log_ratios: Floats, lengths: Lengths) -> tuple[NDArray[np.int64], Float
     tokens, agents = log_ratios.shape
     path = np.zeros((tokens + 1, agents + 1))
     path[1:, :agents] = np.cumsum(log_ratios, axis=0)
-    longest = max(len(lengths.agents), len(lengths.nobody))
+    longest = max(len(lengths.agents), len(lengths.unmarked))
     law = np.zeros((agents + 1, longest))
     law[:agents, : len(lengths.agents)] = lengths.agents
-    law[agents, : len(lengths.nobody)] = lengths.nobody
+    law[agents, : len(lengths.unmarked)] = lengths.unmarked
     with np.errstate(divide="ignore"):
         log_law = np.log(law)
         log_lasting = np.log(np.maximum(law[:, ::-1].cumsum(axis=1)[:, ::-1], 0))

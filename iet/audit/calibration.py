@@ -13,7 +13,7 @@ import numpy as np
 from iet.audit.auditor import Auditor
 from iet.audit.corpus import CORPUS_ENDS, corpus_files, read_corpus
 from iet.audit.evidence import activity_log_p
-from iet.audit.expected import Entropy, Expected, advice, entropy_of, plan, plan_table, t_quantile
+from iet.audit.power_curves import Entropy, Expected, advice, entropy_of, plan, plan_table, t_quantile
 from iet.decoding import log_activity
 from iet.decoding.activity import BLOCK
 from iet.errors import InputError, check_number

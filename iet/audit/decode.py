@@ -228,7 +228,7 @@ def name_pieces(
     """Score the pieces [S, 2] of a text with known boundaries, and name the agent of each."""
     options, null_prior = plan.options, 0.0
     if plan.decoder.has_posterior and options.allow_unattributed:
-        null_prior = options.decoding.nobody
+        null_prior = options.decoding.null_prior
     weighed = [
         _weigh(plan, reader, batch, _edges(batch.origins, pieces), null_prior)
         for reader, batch in zip(plan.readers, alignment.batches, strict=True)

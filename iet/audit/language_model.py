@@ -29,7 +29,7 @@ from iet.audit.mixture import (
     MAX_CONTEXT,
     SPREADS,
     TILE,
-    Echo,
+    NgramCachePredictor,
     choice_log_ratios,
     gumbel_log_ratios,
     mixture_weights,
@@ -232,9 +232,9 @@ class LanguageModel:
             else:
                 choices[here] = _choices(ids, here, prediction.tokens, q, keys, scores[here], chances[here])
         orders = range(scheme.n_gram - 1, min(scheme.n_gram - 1 + ORDERS, MAX_CONTEXT + 1))
-        echoes = [Echo.of(ids, context) for context in orders]
-        predicted = np.stack([chances, np.full(len(ids), 1.0 / vocab_size), *(e.hits for e in echoes)])
-        weights = mixture_weights(predicted, np.sum([e.seen for e in echoes], axis=0), scored)
+        predictors = [NgramCachePredictor.of(ids, context) for context in orders]
+        predicted = np.stack([chances, np.full(len(ids), 1.0 / vocab_size), *(p.hits for p in predictors)])
+        weights = mixture_weights(predicted, np.sum([p.seen for p in predictors], axis=0), scored)
         q = (weights * predicted).sum(axis=0)
         if chooses:
             values = gumbel_log_ratios(scores, q, scored, choices)
@@ -242,8 +242,8 @@ class LanguageModel:
             tilts *= weights[0][:, None]
             tilts += at_chance * weights[1][:, None]
             factors = np.exp(kappa * scores.astype(np.float64))
-            for echo, weight in zip(echoes, weights[2:], strict=True):
-                tilts += weight[:, None] * echo.tilts(factors)
+            for predictor, weight in zip(predictors, weights[2:], strict=True):
+                tilts += weight[:, None] * predictor.tilts(factors)
             values = kappa * scores - np.log(tilts)
         values[~scored] = 0.0
         any_scored = scored.any()

@@ -27,7 +27,7 @@ TILE = 1 << 22  # numbers in one array of a tile: 16 MB
 MAX_CONTEXT = 15  # of `number_pairs`
 
 
-class Echo(NamedTuple):
+class NgramCachePredictor(NamedTuple):
     """The text's prediction of itself: the tokens that followed the same ids earlier."""
 
     seen: Bools  # [T], whether the ids before a token occurred earlier in the text
@@ -36,7 +36,7 @@ class Echo(NamedTuple):
     first: Int64s  # [T], for each place in `order` the first place with the same ids
 
     @classmethod
-    def of(cls, ids: Int64s, context: int) -> Echo:
+    def of(cls, ids: Int64s, context: int) -> NgramCachePredictor:
         """Predict from `context` ids."""
         t = np.arange(len(ids))
         ends = number_pairs(ids, t >= context - 1, context)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iet.audit.copied import MOST_WAYS, Restored, restored
 from iet.audit.language_model import LanguageModel
+from iet.audit.layout_restoration import MOST_WAYS, Restored, restored
 from iet.audit.options import MAX_DECOYS, AuditOptions
 from iet.decoding import DECODERS, Decoder
 from iet.errors import InputError, RegistryError

@@ -140,7 +140,7 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 def _entropy(arguments: argparse.Namespace) -> Any:
     """Return the entropy that was given, or that of the sample."""
-    from iet.audit import expected
+    from iet.audit import power_curves
 
     if arguments.entropy is not None:
         return arguments.entropy
@@ -155,7 +155,7 @@ def _entropy(arguments: argparse.Namespace) -> Any:
     model = LanguageModel(arguments.model)
     ids = Tokenizer(arguments.model).encode(text).token_ids
     temperature = 1.0 if arguments.temperature is None else arguments.temperature
-    return expected.sample_entropy(expected.entropies(model, ids, temperature))
+    return power_curves.sample_entropy(power_curves.entropies(model, ids, temperature))
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from iet.decoding.cusum import CusumOptions, cusum, cusum_decode, cusum_decode_m
 from iet.decoding.fit import fit
 from iet.decoding.posterior import PosteriorOptions, posterior_decode
 from iet.decoding.segmentation import (
-    NOBODY,
+    UNATTRIBUTED,
     Scored,
     Segmentation,
     Span,
@@ -33,7 +33,7 @@ from iet.native.arrays import Bools, Float64s, Int32s, Int64s
 
 __all__ = [
     "DECODERS",
-    "NOBODY",
+    "UNATTRIBUTED",
     "CusumOptions",
     "PosteriorOptions",
     "Scored",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.segmentation import NOBODY, check_vector
+from iet.decoding.segmentation import UNATTRIBUTED, check_vector
 from iet.errors import InputError, ShapeError, check_number
 from iet.native.arrays import Float32s, Float64s, Int64s
 from iet.native.load import loops
@@ -195,7 +195,7 @@ def _span_table(spans: Sequence[tuple[int, int, int]], tokens: int, agents: int)
     if table.ndim != 2 or table.shape[1] != 3 or table.dtype.kind not in "iu":
         raise ShapeError("spans", got=f"{table.dtype} {list(table.shape)}", expected="integers [S, 3]")
     starts, ends, owners = table.T
-    bad = (starts < 0) | (ends < starts) | (ends > tokens) | (owners < NOBODY) | (owners >= agents)
+    bad = (starts < 0) | (ends < starts) | (ends > tokens) | (owners < UNATTRIBUTED) | (owners >= agents)
     bad[1:] |= starts[1:] != ends[:-1]
     if bad.any():
         raise InputError(

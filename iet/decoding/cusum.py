@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_scores
+from iet.decoding.segmentation import UNATTRIBUTED, Scored, Scores, Segmentation, check_scores
 from iet.decoding.windows import attribution_threshold, windows
 from iet.errors import InputError, ShapeError, check_number
 from iet.marks.families import Family
@@ -268,7 +268,7 @@ def _labels(
 ) -> Int32s:
     from iet.decoding.cusum_loops import labels_loop
 
-    labels, margins = np.full(len(x), NOBODY, np.int32), np.empty(len(f))
+    labels, margins = np.full(len(x), UNATTRIBUTED, np.int32), np.empty(len(f))
     loops.margin(f, margins)
     labels_loop(x, scored, starts, ends, f, margins, window_edges, parameters, labels)
     return labels

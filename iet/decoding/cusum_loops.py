@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from iet.decoding.jit import njit
-from iet.decoding.segmentation import NOBODY, Scores
+from iet.decoding.segmentation import UNATTRIBUTED, Scores
 from iet.native.arrays import Bools, Float64s, Int32s, Int64s
 
 
@@ -125,7 +125,7 @@ def labels_loop(
                     label = a
             surplus = sums[label] - parameters.mean * counted
             if parameters.threshold > -np.inf and surplus <= parameters.threshold * math.sqrt(counted):
-                label = NOBODY
+                label = UNATTRIBUTED
             for t in range(begin, end):
                 labels[t] = label
             begin = end

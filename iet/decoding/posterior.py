@@ -25,7 +25,7 @@ from iet.decoding.fit import (
     offsets_of,
     strength_range,
 )
-from iet.decoding.segmentation import NOBODY, Scored, Scores, Segmentation, check_vector
+from iet.decoding.segmentation import UNATTRIBUTED, Scored, Scores, Segmentation, check_vector
 from iet.errors import InputError, check_number
 from iet.marks.families import Family
 from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
@@ -55,8 +55,8 @@ class PosteriorOptions:
             0 if the pair occurred within the last 256 tokens (without `pairs`: anywhere before), else 1. Our
             own family has no repeated pairs. Engines' families number contexts instead of pairs, because a
             context that its writer has seen carries no mark.
-        nobody: prior share of unmarked tokens, 0 to 0.99, with `allow_unattributed`; shares near 0 and near 1
-            are equally likely (`null_prior` of `fit`).
+        null_prior: prior share of unmarked tokens, 0 to 0.99, with `allow_unattributed`; shares near 0 and
+            near 1 are equally likely (`null_prior` of `fit`).
         strengths: [A] λ, 0 to MAX_STRENGTH, to use instead of fitting.
         iterations, shrinkage: see `fit`.
         block: maximum tokens of a block in `fit`; short texts have smaller blocks of at least 4.
@@ -73,7 +73,7 @@ class PosteriorOptions:
 
     mean_segment: float | None = None
     repeats: Literal["share", "drop", "count"] = "share"
-    nobody: float = 0.5
+    null_prior: float = 0.5
     strengths: npt.ArrayLike | None = None
     iterations: int = 2
     shrinkage: float = 30.0
@@ -86,7 +86,7 @@ class PosteriorOptions:
             raise InputError(f'repeats: got {self.repeats!r}, expected "share", "drop" or "count"')
         if self.mean_segment is not None:
             check_number("mean_segment", self.mean_segment, 1, 1e9, integer=False)
-        check_number("nobody", self.nobody, 0, 0.99, integer=False)
+        check_number("null_prior", self.null_prior, 0, 0.99, integer=False)
         check_number("block", self.block, 1)
         check_number("min_segment", self.min_segment, 1)
         check_number("resolution", self.resolution, 1, 16)
@@ -163,7 +163,7 @@ def _segmentation(text: Scored, options: PosteriorOptions, decoded: _Decoded, mo
     columns, posterior, labels = text.values.shape[1], decoded.posterior, decoded.labels
     strengths = _fixed_strengths(options.strengths, text.family, columns)
     if len(model.columns) < columns:
-        labels = np.append(model.columns, NOBODY)[labels].astype(np.int32)
+        labels = np.append(model.columns, UNATTRIBUTED)[labels].astype(np.int32)
         posterior = np.zeros((len(labels), columns), np.float32)
         posterior[:, model.columns] = decoded.posterior
     if text.family is None:
@@ -195,7 +195,7 @@ def _decode(text: Scored, options: PosteriorOptions, allow_unattributed: bool) -
         block=block,
         iterations=options.iterations,
         shrinkage=options.shrinkage,
-        null_prior=options.nobody if allow_unattributed else 0.0,
+        null_prior=options.null_prior if allow_unattributed else 0.0,
         mean_segment=options.mean_segment,
         strengths=None if fixed is None else fixed[keep],
         agents=text.agents or columns,
@@ -224,7 +224,7 @@ def _decode_passages(
         scores = scores[:, columns]
     # The fit without copies neither decides whether copies are marked, nor do its gaps apply to them.
     share = fitted.null_prior if fitted.null_segment is None else 0.0
-    null_prior = max(share, options.nobody) if allow_unattributed else 0.0
+    null_prior = max(share, options.null_prior) if allow_unattributed else 0.0
     fitted = dataclasses.replace(fitted, null_prior=null_prior, weaker=None, null_segment=None)
     return _decode_spans(scores, weight, text.family, spans, fitted, None, options, allow_unattributed)
 

@@ -17,7 +17,7 @@ from iet.native.pairs import checked_repeats
 Scores = npt.NDArray[Any]
 """[T, A], float32 (or float64): the score of token t under the key of agent a."""
 
-NOBODY = -1
+UNATTRIBUTED = -1
 """The label of a token that is attributed to no agent."""
 
 

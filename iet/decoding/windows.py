@@ -8,7 +8,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from iet.decoding.segmentation import NOBODY, Scored, Segmentation, check_scores
+from iet.decoding.segmentation import UNATTRIBUTED, Scored, Segmentation, check_scores
 from iet.errors import InputError, ShapeError, check_number
 from iet.marks.families import Family
 from iet.native.arrays import Float32s, Float64s, Int64s
@@ -167,5 +167,5 @@ def window_decode(text: Scored, options: WindowOptions, allow_unattributed: bool
         cumulative: Int64s = np.cumsum(np.pad(text.scored, (padding[0] + 1, padding[1])))
         counts = cumulative[width:] - cumulative[:-width]
         surplus = f.max(axis=1) * width - float(text.family.mean(0.0)) * counts
-        labels[surplus <= threshold * np.sqrt(counts)] = NOBODY
+        labels[surplus <= threshold * np.sqrt(counts)] = UNATTRIBUTED
     return Segmentation(labels)

@@ -78,8 +78,9 @@ class Report:
             token), see `iet.audit.language_model`.
         published: number of tokens without a score only because their (context, token) pair was published
             before; None: no index was read.
-        restored: names of the steps that were undone before reading (`iet.audit.copied.restored`), empty if
-            the text reads best as given; None: no other reading was tried.
+        restored: names of the steps that were undone before reading
+            (`iet.audit.layout_restoration.restored`), empty if the text reads best as given; None: no other
+            reading was tried.
         sessions: the sessions that were read, and those that agents are found in; None: none were read.
         trace: scores and posteriors along the text, for plots.
     """

@@ -177,7 +177,7 @@ def test_an_agent_is_no_likelier_for_having_more_keys() -> None:
     assert plan.readers[0].shares.tolist() == [1 / 32] * 16 + [1 / 2]
     assert (plan.choices, plan.agents) == (17, 2)
     # Without evidence the two states of an ordinary pair of agents take turns, here as there.
-    silent = reader(registry, allow_unattributed=False, nobody=0).audit(token_ids=[0] * 400)
+    silent = reader(registry, allow_unattributed=False, null_prior=0).audit(token_ids=[0] * 400)
     assert silent.posterior is not None
     assert silent.posterior.shape == (400, 2)
     assert silent.posterior[:, 0].mean() < 0.75

@@ -149,7 +149,7 @@ def test_dtypes_and_strides_do_not_matter(decoder):
         ({"tau": 1.0}, InputError, "'tau', decoder 'posterior' accepts.*mean_segment"),
         ({"mean_segment": 0.5}, InputError, "mean_segment: got 0.5"),
         ({"repeats": "half"}, InputError, "'half'"),
-        ({"nobody": 1.0}, InputError, "nobody: got 1.0"),
+        ({"null_prior": 1.0}, InputError, "null_prior: got 1.0"),
         ({"block": 0}, InputError, "block: got 0"),
         ({"iterations": -1}, InputError, "iterations: got -1"),
         ({"shrinkage": -1}, InputError, "shrinkage: got -1"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iet.decoding import NOBODY
+from iet.decoding import UNATTRIBUTED
 from iet.decoding.segmentation import Scores
 from iet.native.arrays import Float32s, Float64s, Int32s, Int64s
 from tests.oracle import twin
@@ -62,7 +62,7 @@ def likeliest(
             posterior[t, a] = gamma[pool, a]
             if gamma[pool, a] > gamma[pool, best]:
                 best = a
-        labels[t] = NOBODY if allow_unattributed and gamma[pool, best] <= remainder[pool] else best
+        labels[t] = UNATTRIBUTED if allow_unattributed and gamma[pool, best] <= remainder[pool] else best
 
 
 @twin

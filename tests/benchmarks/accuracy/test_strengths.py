@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.accuracy import strengths
-from iet.decoding import NOBODY
+from iet.decoding import UNATTRIBUTED
 
 REGIMES = {regime.name: regime for regime in strengths.REGIMES}
 
@@ -26,16 +26,16 @@ def test_texts_are_what_the_regime_says() -> None:
     rng = np.random.default_rng(2)
     one = strengths.truth_of(REGIMES["100 in 500"], rng)
     assert (len(one), (one == 0).sum(), np.count_nonzero(np.diff(one))) in ((500, 100, 2), (500, 100, 1))
-    assert (strengths.truth_of(REGIMES["unmarked, 6 agents"], rng) == NOBODY).tolist() == [True] * 1000
+    assert (strengths.truth_of(REGIMES["unmarked, 6 agents"], rng) == UNATTRIBUTED).tolist() == [True] * 1000
     forced = strengths.truth_of(REGIMES["turns of 60, forced"], rng)
     assert forced.min() == 0
     assert np.count_nonzero(np.diff(forced)) == 11
     gaps = strengths.truth_of(REGIMES["gaps, turns of 60"], rng)
-    assert (gaps == NOBODY).sum() == 9 * 60
+    assert (gaps == UNATTRIBUTED).sum() == 9 * 60
     (regime,) = (each for each in strengths.ALTERNATING if each.name == "turns of 200, gaps of 60")
     found = strengths.truth_of(regime, rng)
     assert len(found) == regime.tokens
-    assert np.flatnonzero(np.diff(found == NOBODY)).tolist()[:3] == [59, 259, 319]
+    assert np.flatnonzero(np.diff(found == UNATTRIBUTED)).tolist()[:3] == [59, 259, 319]
 
 
 def test_measures() -> None:

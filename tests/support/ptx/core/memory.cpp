@@ -27,7 +27,7 @@ void GlobalMemory::refuse(int thread, const Buffer& buffer) const {
 
 namespace {
 
-constexpr s16 NOBODY = -1, SEVERAL_WARPS = -2;
+constexpr s16 NO_THREAD = -1, SEVERAL_WARPS = -2;
 // Below: threads of a warp that have not met since, and those that have.
 constexpr s16 apart(int warp) { return s16(-3 - 2 * warp); }
 constexpr s16 met(int warp) { return s16(-4 - 2 * warp); }
@@ -54,7 +54,7 @@ void SharedMemory::check(int thread, u64 address, int size) const {
 SharedMemory::Granule& SharedMemory::granule(u64 place) {
   Granule& found = granules_[place];
   if (found.epoch != epoch_) {
-    found.epoch = epoch_, found.reader = found.writer = NOBODY, found.atomic = false;
+    found.epoch = epoch_, found.reader = found.writer = NO_THREAD, found.atomic = false;
   }
   return found;
 }
@@ -62,13 +62,13 @@ SharedMemory::Granule& SharedMemory::granule(u64 place) {
 // Who it is when a thread comes to those that it was.
 s16 SharedMemory::joined(s16 who, int thread) {
   const int warp = thread / WARP;
-  if (who == NOBODY || who == thread || who == met(warp)) return s16(thread);
+  if (who == NO_THREAD || who == thread || who == met(warp)) return s16(thread);
   return (who >= 0 && who / WARP == warp) || who == apart(warp) ? apart(warp) : SEVERAL_WARPS;
 }
 
 // Whether it was another thread, with no barrier since.
 bool SharedMemory::other(s16 who, int thread) {
-  return who != NOBODY && who != thread && who != met(thread / WARP);
+  return who != NO_THREAD && who != thread && who != met(thread / WARP);
 }
 
 void SharedMemory::meet_warp(int warp) {

@@ -2,7 +2,7 @@
 
 The accuracy depends on the evidence of a turn, tokens times information per token. Texts of two models, two
 families, three temperatures and four turn lengths lie near one curve for each family
-(`benchmarks/results/curve.md`). `expected.json` holds these curves, made by `benchmarks.accuracy.curve`:
+(`benchmarks/results/curve.md`). `power_curves.json` holds these curves, made by `benchmarks.accuracy.curve`:
 
     l = Σ n_i² / Σ n_i            mean length of the turn of a token, for turns of n_i tokens
     x = l · I(family, H)          nats of evidence a turn; I: KL of marked from unmarked scores, simulated

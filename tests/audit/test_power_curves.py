@@ -14,10 +14,10 @@ import pytest
 import iet
 from benchmarks.accuracy import curve
 from iet import calibrate, cli
-from iet.audit import expected
+from iet.audit import power_curves
 from iet.errors import InputError
 
-TABLE = json.loads(pathlib.Path(expected.__file__).with_suffix(".json").read_text(encoding="utf-8"))
+TABLE = json.loads(pathlib.Path(power_curves.__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
 
 def test_the_packaged_curve_is_reproducible_from_committed_results() -> None:
@@ -57,17 +57,17 @@ def test_information_is_the_relative_entropy_of_the_laws() -> None:
 def test_curves_are_monotone_and_expectations_lie_on_them() -> None:
     for packaged in TABLE["curves"]:
         assert (np.diff(packaged["nats"]) > 0).all()
-        for name in expected.FIGURES:
+        for name in power_curves.FIGURES:
             assert (np.diff(packaged[name]) >= 0).all()
         middle = len(packaged["nats"]) // 2
         x = packaged["nats"][middle]
-        for name in expected.FIGURES:
-            actual = expected.at(TABLE, packaged["family"], packaged["agents"], x, name)
+        for name in power_curves.FIGURES:
+            actual = power_curves.at(TABLE, packaged["family"], packaged["agents"], x, name)
             assert actual == pytest.approx(packaged[name][middle])
-    four, five, six = (expected.at(TABLE, "gumbel", agents, 20.0, "iou") for agents in (4, 5, 6))
+    four, five, six = (power_curves.at(TABLE, "gumbel", agents, 20.0, "iou") for agents in (4, 5, 6))
     assert five == pytest.approx((four + six) / 2)  # type: ignore[operator]
-    assert expected.at(TABLE, "gumbel", 7, 20.0, "iou") is None
-    assert expected.at(TABLE, "gumbel", 4, 1e4, "iou") is None
+    assert power_curves.at(TABLE, "gumbel", 7, 20.0, "iou") is None
+    assert power_curves.at(TABLE, "gumbel", 4, 1e4, "iou") is None
 
 
 def test_expectations_grow_with_evidence_and_intervals_cover_the_mean() -> None:
@@ -76,11 +76,11 @@ def test_expectations_grow_with_evidence_and_intervals_cover_the_mean() -> None:
         for family in ("fourier", "gumbel"):
             a, b = (next(row for row in answers if row.family == family) for answers in (few, more))
             assert a.nats < b.nats
-            for name in expected.FIGURES:
+            for name in power_curves.FIGURES:
                 assert getattr(a, name)[0] <= getattr(b, name)[0]
     for row in (row for answers in rows for row in answers):
         assert row.outside == ()
-        for name in expected.FIGURES:
+        for name in power_curves.FIGURES:
             mean, low, high = getattr(row, name)
             assert 0 <= low <= mean <= high <= 1
     assert [row.family for row in rows[0]] == ["gumbel", "fourier"]
@@ -130,14 +130,14 @@ def test_a_sample_gives_an_entropy_interval_and_widens_expectations() -> None:
 def test_the_interval_of_a_small_sample_covers_the_mean(tokens: int) -> None:
     rng, covered = np.random.default_rng(tokens), 0
     for _ in range(1000):
-        actual = expected.sample_entropy(rng.exponential(size=tokens))
+        actual = power_curves.sample_entropy(rng.exponential(size=tokens))
         covered += actual.low <= 1.0 <= actual.high
     assert covered / 1000 >= 0.925
 
 
 def test_students_quantile() -> None:
     for freedom, quantile in ((3, 3.1824), (5, 2.5706), (9, 2.2622), (30, 2.0423), (1000, 1.9623)):
-        assert expected.t_quantile(freedom) == pytest.approx(quantile, rel=2e-3)
+        assert power_curves.t_quantile(freedom) == pytest.approx(quantile, rel=2e-3)
 
 
 def test_an_impossible_token_keeps_the_entropy_finite() -> None:
@@ -149,9 +149,9 @@ def test_an_impossible_token_keeps_the_entropy_finite() -> None:
         def logits(self, ids: object, size: int) -> Any:
             yield None, torch.tensor([[0.0, 0.0, -math.inf, -math.inf], [0.0, 0.0, 0.0, 0.0]])
 
-    assert expected.entropies(Model(), [0, 1, 2]).tolist() == pytest.approx([math.log(2), math.log(4)])
+    assert power_curves.entropies(Model(), [0, 1, 2]).tolist() == pytest.approx([math.log(2), math.log(4)])
     with pytest.raises(InputError, match="sample: got a token of NaN"):
-        expected.sample_entropy(np.append(np.ones(300), np.nan))
+        power_curves.sample_entropy(np.append(np.ones(300), np.nan))
 
 
 @pytest.mark.parametrize(

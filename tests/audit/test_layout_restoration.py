@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import iet
-from iet.audit.copied import restored
+from iet.audit.layout_restoration import restored
 from iet.errors import InputError
 from tests.support.teams import WORD_TOKENIZER, WORDS, team
 from tests.support.texts import IDS, TEAM, TEXT, reader, spell
