@@ -1,5 +1,5 @@
 // Scores of keyed Gumbel-max as vLLM (Philox) and SGLang (MurmurHash3) mark with it;
-// docs/internals/foreign_marks.md has the equations, iet/native/reference.py the readable twins. No standard
+// docs/internals/foreign_marks.md has the equations, benchmarks/security/foreign_marks.py readable twins. No standard
 // library here, as in embed.cpp.
 #include "../cpu/columns.h"
 #include "../cpu/lanes.h"

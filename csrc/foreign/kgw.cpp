@@ -1,5 +1,5 @@
 // The green lists of KGW as transformers has them, and torch's shuffle; docs/internals/foreign_marks.md has the
-// equations, iet/native/reference.py the readable twins. No standard library here, as in embed.cpp.
+// equations, benchmarks/security/foreign_marks.py readable twins. No standard library here, as in embed.cpp.
 #include "../cpu/lanes.h"
 #include "schemes.h"
 #include "twister.h"

@@ -1,5 +1,5 @@
 // The g-values of SynthID as transformers has them; docs/internals/foreign_marks.md has the equations,
-// iet/native/reference.py the readable twins. No standard library here, as in embed.cpp.
+// benchmarks/security/foreign_marks.py readable twins. No standard library here, as in embed.cpp.
 #include "../cpu/columns.h"
 #include "schemes.h"
 

@@ -12,8 +12,7 @@ import numpy as np
 from iet.errors import InputError, ShapeError, missing
 from iet.generation.checks import names_of_rows, rows_of_a_prompt
 from iet.marks.foreign.keys import checked_integer
-from iet.marks.foreign.waterfall import WaterfallKeys, waterfall_permutation
-from iet.native import foreign
+from iet.marks.foreign.waterfall import WaterfallKeys, waterfall_permutation, waterfall_phi
 
 try:
     import torch
@@ -65,7 +64,7 @@ class WaterfallLogitsProcessor(transformers.LogitsProcessor):
         self._context_len = keys.profile.scheme.n_gram - 1
         self._first_marked = prompt_length + self._context_len
         self._prompt_length = prompt_length
-        phi = foreign.waterfall_phi(keys.profile.vocab_size, keys.scheme.k_p)
+        phi = waterfall_phi(keys.profile.vocab_size, keys.scheme.k_p)
         self._shift = torch.from_numpy(phi * kappa)
         self._rebuild = functools.partial(type(self), keys, agents, prompt_length=prompt_length, kappa=kappa)
 

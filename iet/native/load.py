@@ -109,18 +109,21 @@ except IetError as error:  # raised by the first op, so that `import iet` succee
     cpu, _why_cpu, _refusal = None, str(error), error
 
 
-class _NoLoops:
-    """Replaces the loops of the compiled module if it is missing."""
+class _Missing:
+    """Replaces the compiled module if it is missing."""
 
     def __getattr__(self, name: str) -> Any:
         check_environment()
         raise BackendUnavailable(
-            f"audits and decoders need the compiled module, but {_why_cpu}; the reference backend only has"
-            " the kernels (iet.kernels)"
+            f"audits, decoders and foreign marks need the compiled module, but {_why_cpu}; the reference"
+            " backend only has the kernels (iet.kernels)"
         )
 
 
-loops: Any = _NoLoops() if cpu is None else cpu.loops
+compiled: Any = _Missing() if cpu is None else cpu
+"""The compiled module, for what has no NumPy fallback."""
+
+loops: Any = _Missing() if cpu is None else cpu.loops
 """Loops over arrays in C++ (csrc/cpu/loops_over_*.cpp). They check types and dimensions, but no index."""
 
 

@@ -42,12 +42,6 @@ def number_pairs_of(
 ) -> tuple[Int64s, Bools]:
     """Return `number_pairs` and `repeats` [T] of the tokens `[start, end)` of each of D texts."""
     numbers, repeated = np.full(len(token_ids), -1), np.zeros(len(token_ids), np.bool_)
-    if cpu is None:
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            inside = slice(start, end)
-            numbers[inside] = number_pairs(token_ids[inside], scored[inside], n_gram, contexts)
-            repeated[inside] = repeats(numbers[inside])
-        return numbers, repeated
     longest = int((ends - starts).max(initial=0))
     slots = np.empty(1 << max(4, (2 * longest).bit_length()), np.int32)
     back = int(contexts)

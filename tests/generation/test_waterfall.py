@@ -14,7 +14,7 @@ import iet
 from iet.cli import main
 from iet.demo.conversation import MODEL, TASK
 from iet.errors import InputError, RegistryError, ShapeError
-from iet.native import foreign
+from iet.marks.foreign.waterfall import waterfall_phi
 from tests.support.permutations import numpys
 from tests.support.reports import assert_fits_the_schema
 from tests.support.shipped import shipped_model
@@ -98,7 +98,7 @@ def test_an_unmarked_row_and_rows_of_one_prompt() -> None:
     for row, key in enumerate([42, 42, None, None, 43, 43]):
         expected = np.zeros(310, dtype=np.float32)
         if key is not None:
-            expected[:300] = foreign.waterfall_phi(300, 1)[numpys(key, [3], 300)]
+            expected[:300] = waterfall_phi(300, 1)[numpys(key, [3], 300)]
         assert np.array_equal(found[row].numpy(), expected)
 
 

@@ -53,7 +53,10 @@ def test_only_the_decoder_cusum_imports_numba(decoder: str, tmp_path: pathlib.Pa
 def test_without_the_compiled_module_an_audit_says_what_it_needs() -> None:
     done = python(AUDIT.replace("DECODER", '"posterior"'), IET_BACKEND="reference")
     assert done.returncode == 1
-    assert "BackendUnavailable: audits and decoders need the compiled module, but IET_BACKEND" in done.stderr
+    assert (
+        "BackendUnavailable: audits, decoders and foreign marks need the compiled module, but IET_BACKEND"
+        in done.stderr
+    )
 
 
 def test_every_public_name_can_be_imported() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import hashlib
 from typing import Any, ClassVar
@@ -15,8 +14,7 @@ from iet.marks.families import FAMILIES, Family
 from iet.marks.foreign.keys import Ids, checked_integer, ends_n_gram
 from iet.marks.foreign.scheme import EngineScheme, Keys, Mask
 from iet.marks.scheme import MAX_VOCAB_SIZE
-from iet.native import foreign
-from iet.native.load import cpu
+from iet.native.load import compiled
 from iet.native.pairs import number_pairs_of
 from iet.native.texts import Texts
 
@@ -37,11 +35,6 @@ class KeyedGumbel(EngineScheme):
 
     prf: ClassVar[int]  # `EnginePrf` of csrc/foreign/schemes.h
     padded: ClassVar[bool]  # contexts of the first n-1 tokens are padded with -1
-
-    @staticmethod
-    @abc.abstractmethod
-    def score(words: NDArray[np.uint32], key: int) -> NDArray[np.float32]:
-        """Return the scores of n-grams [N, n]."""
 
     def __post_init__(self) -> None:
         checked_integer("n_gram", self.n_gram, 2, MAX_CONTEXT + 1)
@@ -71,25 +64,18 @@ class KeyedGumbel(EngineScheme):
         """Return x_j [N, K]."""
         # -1 becomes 2^32 - 1, as in vLLM.
         words = np.concatenate([np.full(self.n_gram - 1, -1), ids]).astype(np.uint32)
-        if cpu is not None:
-            scores = np.empty((len(ids), len(keys)), np.float32)
-            cpu.engine_gumbel(
-                self.prf,
-                words.ctypes.data,
-                self.n_gram - 1,
-                scored.ctypes.data,
-                len(ids),
-                keys.ctypes.data,
-                len(keys),
-                scores.ctypes.data,
-                threads,
-            )
-            return scores
-        scores = np.zeros((len(ids), len(keys)), np.float32)
-        if scored.any():
-            n_grams = np.lib.stride_tricks.sliding_window_view(words, self.n_gram)[scored]
-            for column, key in enumerate(keys.tolist()):
-                scores[scored, column] = self.score(n_grams, key)
+        scores = np.empty((len(ids), len(keys)), np.float32)
+        compiled.engine_gumbel(
+            self.prf,
+            words.ctypes.data,
+            self.n_gram - 1,
+            scored.ctypes.data,
+            len(ids),
+            keys.ctypes.data,
+            len(keys),
+            scores.ctypes.data,
+            threads,
+        )
         return scores
 
 
@@ -104,7 +90,6 @@ class VllmGumbel(KeyedGumbel):
 
     name = "vllm-gumbel"
     prf, padded = 0, True
-    score = staticmethod(foreign.vllm_score)
 
     def checked_key(self, argument: str, key: Any) -> tuple[int, ...]:
         """Return a key as numbers, or raise an InputError that does not show it."""
@@ -122,7 +107,6 @@ class SglangGumbel(KeyedGumbel):
 
     name = "sglang-gumbel"
     prf, padded = 1, False
-    score = staticmethod(foreign.sglang_score)
 
     def checked_key(self, argument: str, key: Any) -> tuple[int, ...]:
         """Return a key as numbers, or raise an InputError that does not show it."""

@@ -13,8 +13,7 @@ from iet.errors import InputError
 from iet.marks.families import BernoulliSum, Family, sum_family
 from iet.marks.foreign.keys import Ids, checked_integer, ends_n_gram
 from iet.marks.foreign.scheme import EngineScheme, Keys, Mask
-from iet.native import foreign
-from iet.native.load import cpu
+from iet.native.load import compiled
 from iet.native.texts import Texts
 
 
@@ -143,10 +142,8 @@ def _self_seeds(key: int, n_grams: Ids) -> NDArray[np.uint32]:
 @functools.lru_cache(maxsize=16)
 def _hash_table(seed: int) -> NDArray[np.integer[Any]]:
     count = 1_000_003
-    if cpu is None:
-        return foreign.torch_permutation(seed, count)
     table = np.empty(count, np.uint32)
-    cpu.torch_permute(count, seed, table.ctypes.data)
+    compiled.torch_permute(count, seed, table.ctypes.data)
     return table
 
 
@@ -160,11 +157,8 @@ def _green_tokens(
 ) -> NDArray[np.uint8]:
     # Whether each token is in the green list of its seed; seeds[s] has the tokens [offsets[s], offsets[s +
     # 1]).
-    if cpu is None:
-        seed_of_token = np.repeat(seeds, np.diff(offsets))
-        return foreign.green_tokens(seed_of_token, tokens, vocab_size, green).astype(np.uint8)
     is_green = np.empty(len(tokens), np.uint8)
-    cpu.kgw_green(
+    compiled.kgw_green(
         vocab_size,
         green,
         seeds.ctypes.data,

@@ -14,13 +14,15 @@ from iet.errors import InputError
 from iet.marks.families import BernoulliSum, Family, sum_family
 from iet.marks.foreign.keys import Ids, checked_integer
 from iet.marks.foreign.scheme import EngineScheme, Keys, Mask
-from iet.native import foreign
-from iet.native.load import cpu
+from iet.native.load import compiled
 from iet.native.pairs import merged_numbers_of, number_pairs_of
 from iet.native.texts import Texts
 
 MAX_DEPTH = 100
 """Maximum number of keys of one agent, one for each depth."""
+
+LARGEST_TABLE = 1 << 16
+"""Maximum size of a sampling table for the compiled loops; larger ones are read in NumPy."""
 
 _TABLES = 1 << 26  # maximum bytes of cached tables
 
@@ -103,7 +105,7 @@ class SynthId(EngineScheme):
         hashes = np.zeros(len(texts.ids), np.int64)
         if len(hashes) >= self.n_gram:
             n_grams = np.lib.stride_tricks.sliding_window_view(texts.ids, self.n_gram)
-            hashed = foreign.synthid_hash(n_grams) & np.uint64(self.sampling_table_size - 1)
+            hashed = synthid_hash(n_grams) & np.uint64(self.sampling_table_size - 1)
             hashes[self.n_gram - 1 :] = hashed
         contexts, _ = number_pairs_of(texts.ids, counting, *bounds, self.n_gram, contexts=True)
         return merged_numbers_of(contexts, number_pairs_of(hashes, counting, *bounds, 1)[0], *bounds)
@@ -111,7 +113,7 @@ class SynthId(EngineScheme):
     def prepare(self, keys: Keys) -> Any:
         """Return the weighted sums of g-values by hash and key, [H, K]; None if they need too much memory."""
         size = self.sampling_table_size
-        if cpu is None or size > 1 << 16 or self._entry.itemsize * size * len(keys) > _TABLES:
+        if size > LARGEST_TABLE or self._entry.itemsize * size * len(keys) > _TABLES:
             return None
         return self._tables(keys, 0)
 
@@ -123,12 +125,11 @@ class SynthId(EngineScheme):
         size = self.sampling_table_size
         # h maps to (h + k)·M + 1. With the table in that order, each depth is a rotation of it by k.
         order = np.arange(size, dtype=np.uint64) * np.uint64(6364136223846793005) + np.uint64(1)
-        g = _sampling_table(size, self.sampling_table_seed)[(order & np.uint64(size - 1)).astype(np.int64)]
+        g = synthid_table(size, self.sampling_table_seed)[(order & np.uint64(size - 1)).astype(np.int64)]
         twice, weights = np.tile(g * np.uint8(255), 2), self._weights.astype(np.uint32)
         low = np.ascontiguousarray(keys & np.uint64(size - 1), np.uint32)
         tables = np.empty((size, len(keys)), self._entry)
-        assert cpu is not None
-        cpu.synthid_tables(
+        compiled.synthid_tables(
             size.bit_length() - 1,
             twice.ctypes.data,
             low.ctypes.data,
@@ -146,13 +147,13 @@ class SynthId(EngineScheme):
     ) -> NDArray[Any]:
         """Return x_j [N, K]."""
         bits = _law(self)
-        if cpu is None or self.sampling_table_size > 1 << 16:
-            table = _sampling_table(self.sampling_table_size, self.sampling_table_seed)
+        if self.sampling_table_size > LARGEST_TABLE:
+            table = synthid_table(self.sampling_table_size, self.sampling_table_seed)
             positions = np.flatnonzero(scored)
             n_grams = ids[positions[:, None] + np.arange(1 - self.n_gram, 1)]
             scores = np.zeros((len(ids), len(keys)), np.float32)
             for column, key in enumerate(keys):
-                sums = foreign.synthid_g_values(n_grams, key, table) @ self._weights
+                sums = synthid_g_values(n_grams, key, table) @ self._weights
                 scores[positions, column] = sums.astype(np.float32) * np.float32(bits.step) + np.float32(
                     bits.low
                 )
@@ -163,7 +164,7 @@ class SynthId(EngineScheme):
         for first in range(0, len(keys), block):
             tables = self._tables(keys[first : first + block], threads) if prepared is None else prepared
             part = scores if block >= len(keys) else np.empty((len(ids), tables.shape[1]), np.float32)
-            cpu.synthid_scores(
+            compiled.synthid_scores(
                 self.sampling_table_size.bit_length() - 1,
                 tables.itemsize > 1,
                 tables.ctypes.data,
@@ -188,10 +189,37 @@ def _law(scheme: SynthId) -> BernoulliSum:
     # The probability of a 1 is the share of ones in the table, which is not exactly 1/2.
     weights = scheme._weights
     norm = math.sqrt(float((weights.astype(np.float64) ** 2).sum()))
-    ones = float(_sampling_table(scheme.sampling_table_size, scheme.sampling_table_seed).mean())
+    ones = float(synthid_table(scheme.sampling_table_size, scheme.sampling_table_seed).mean())
     return BernoulliSum(tuple(weights.tolist()), ones, -float(weights.sum()) / norm, 2 / norm)
 
 
+def torch_words(seed: int, count: int) -> NDArray[np.uint64]:
+    """Return the first 32-bit outputs of torch's generator on the CPU: MT19937, seeded with 32 bits."""
+    state = np.random.RandomState(seed & 0xFFFFFFFF)
+    return state.randint(0, 1 << 32, size=count, dtype=np.uint32).astype(np.uint64)
+
+
 @functools.lru_cache(maxsize=4)
-def _sampling_table(size: int, seed: int) -> NDArray[np.uint8]:
-    return foreign.synthid_table(size, seed)
+def synthid_table(size: int, seed: int) -> NDArray[np.uint8]:
+    """Return SynthID's sampling table, torch.randint(0, 2, (size,)) after manual_seed(seed)."""
+    return (torch_words(seed, size) & np.uint64(1)).astype(np.uint8)
+
+
+def synthid_hash(words: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return the hash of n-grams [N, n]: h = 1, then h = (h + id)·6364136223846793005 + 1 mod 2^64."""
+    h = np.ones(len(words), np.uint64)
+    for word in words.T:
+        h = (h + word.astype(np.uint64)) * np.uint64(6364136223846793005) + np.uint64(1)
+    return h
+
+
+def synthid_g_values(
+    words: NDArray[np.int64], keys: NDArray[np.uint64], table: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    """Return g-values [N, D] of n-grams [N, n] under the keys [D] of the depths.
+
+    The hash goes on with the key of a depth, and its rest by the size of the table, a power of two, is looked
+    up there.
+    """
+    h = (synthid_hash(words)[:, None] + keys) * np.uint64(6364136223846793005) + np.uint64(1)
+    return table[(h & np.uint64(len(table) - 1)).astype(np.int64)]

@@ -10,6 +10,7 @@ Ids are not secret: all of them can be tried. For your own text use a `Registry`
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,8 +25,7 @@ from iet.marks.foreign.keys import ForeignKeys, ForeignProfile, Ids, checked_int
 from iet.marks.names import checked_name
 from iet.marks.scheme import MAX_N_GRAM, MAX_VOCAB_SIZE, MIN_N_GRAM, AnyScheme, canonical_digest
 from iet.marks.tokenizer import Tokenizer
-from iet.native import foreign
-from iet.native.load import check_environment, cpu
+from iet.native.load import compiled
 
 MAX_KEY = (1 << 32) - 1
 """The largest integer id: `RandomState` takes 32 bits."""
@@ -189,17 +189,30 @@ class WaterfallKeys(ForeignKeys):
         return f"WaterfallKeys({ids}{more}; {self.profile.scheme}, V {self.profile.vocab_size})"
 
 
+@functools.lru_cache(maxsize=4)
+def waterfall_phi(vocab_size: int, k_p: int) -> NDArray[np.float64]:
+    """Return φ(r) of all ranks, read-only float64 [V].
+
+    With M = ⌊(V-1)/2⌋ it is cos(2π·k_p·r/V) for k_p <= M, and sin(2π·(k_p - M)·r/V) for M < k_p <= 2M. The
+    order of the operations is the package's, so that its logits come out to the bit.
+    """
+    most = (vocab_size - 1) // 2
+    turns = np.arange(vocab_size) / vocab_size
+    wave, frequency = (np.cos, k_p) if k_p <= most else (np.sin, k_p - most)
+    phi = np.asarray(wave(turns * 2 * np.pi * frequency))
+    phi.setflags(write=False)
+    return phi
+
+
 def _scores(ids: Ids, keys: WaterfallKeys, threads: int) -> NDArray[np.float64]:
     profile = keys.profile
     vocab_size, n_gram, k_p = profile.vocab_size, keys.scheme.n_gram, keys.scheme.k_p
-    if cpu is None:
-        return foreign.waterfall_scores(ids, n_gram, keys=keys.keys, k_p=k_p, vocab_size=vocab_size)
     scores = np.zeros((len(ids), len(keys)))
     positions = np.arange(n_gram - 1, len(ids))
     contexts = ids[positions[:, None] + np.arange(1 - n_gram, 0)]
     scored = (ids[positions] >= 0) & (ids[positions] < vocab_size) & (contexts >= 0).all(axis=1)
     seeded = scored & (contexts < vocab_size).all(axis=1)
-    phi = foreign.waterfall_phi(vocab_size, k_p)
+    phi = waterfall_phi(vocab_size, k_p)
     unseeded = positions[scored & ~seeded]
     scores[unseeded] = phi[ids[unseeded], None]
     positions, contexts = positions[seeded], contexts[seeded]
@@ -229,8 +242,7 @@ def _ranks(
 ) -> NDArray[np.uint32]:
     # Ranks [K, N] of the tokens [N]; those after contexts[c] are [offsets[c], offsets[c+1]), ascending.
     ranks = np.empty((len(keys), len(tokens)), dtype=np.uint32)
-    assert cpu is not None
-    cpu.waterfall_ranks(
+    compiled.waterfall_ranks(
         vocab_size,
         contexts.shape[1] + 1,
         keys.ctypes.data,
@@ -256,15 +268,14 @@ def waterfall_permutation(key: int, context: Sequence[int], vocab_size: int) -> 
     Raises:
         InputError: a value is not an integer, or is out of range.
     """
-    check_environment()
     vocab_size = checked_integer("vocab_size", vocab_size, 1, MAX_VOCAB_SIZE)
     key = checked_integer("key", key, 0, MAX_KEY)
     if not 1 <= len(context) < MAX_N_GRAM:
         raise InputError(f"context: got {len(context)} ids, expected 1 to {MAX_N_GRAM - 1}")
     context = [checked_integer("context", id, 0, sys.maxsize) for id in context]
-    if cpu is None or max(context) >= vocab_size:
-        return foreign.waterfall_permutation(key, tuple(context), vocab_size)
+    if max(context) >= vocab_size:
+        return np.arange(vocab_size, dtype=np.uint32)
     seed = np.array([key, *context], dtype=np.uint32)
     ranks = np.empty(vocab_size, dtype=np.uint32)
-    cpu.waterfall_permute(vocab_size, seed.ctypes.data, len(seed), ranks.ctypes.data)
+    compiled.waterfall_permute(vocab_size, seed.ctypes.data, len(seed), ranks.ctypes.data)
     return ranks

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import iet
+from benchmarks.security import foreign_marks
 from iet import evidence, kernels
 from iet.cli import main
 from iet.demo.conversation import MODEL
@@ -91,6 +92,25 @@ def test_seeds_of_lists() -> None:
         assert kgw._left_seeds(key, ids).tolist() == expected
 
 
+def green_by_reference(
+    seeds: Any, offsets: Any, tokens: Any, vocab_size: int, green: int, threads: int
+) -> np.ndarray[Any, Any]:
+    seed_of_token = np.repeat(seeds, np.diff(offsets))
+    return foreign_marks.green_tokens(seed_of_token, tokens, vocab_size, green)
+
+
+def gumbel_by_reference(
+    scheme: gumbel.KeyedGumbel, ids: Any, scored: Any, keys: Any, *_: Any
+) -> np.ndarray[Any, Any]:
+    score = (foreign_marks.vllm_score, foreign_marks.sglang_score)[scheme.prf]
+    words = np.concatenate([np.full(scheme.n_gram - 1, -1), ids]).astype(np.uint32)
+    n_grams = np.lib.stride_tricks.sliding_window_view(words, scheme.n_gram)[scored]
+    scores = np.zeros((len(ids), len(keys)), np.float32)
+    for column, key in enumerate(keys.tolist()):
+        scores[scored, column] = score(n_grams, key)
+    return scores
+
+
 @needs_native
 @pytest.mark.parametrize("scheme", engines.SCHEMES)
 def test_every_instruction_set_is_the_reference(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,9 +119,9 @@ def test_every_instruction_set_is_the_reference(scheme: str, monkeypatch: pytest
         ids[[5, 40]] = -1, options.get("vocab_size", 1 << 24)
         keys = keys_of(scheme, 3 if scheme == "kgw" else 18)
         with monkeypatch.context() as patched:
-            if options.get("seeding_scheme") != "selfhash":  # whose table of a million takes seconds
-                for module in (gumbel, kgw, synthid):
-                    patched.setattr(module, "cpu", None)
+            patched.setattr(gumbel.KeyedGumbel, "scores", gumbel_by_reference)
+            patched.setattr(kgw, "_green_tokens", green_by_reference)
+            patched.setattr(synthid, "LARGEST_TABLE", 0)
             expected = iet.score_tokens(ids, iet.EngineKeys.unnamed(scheme, keys, **options))
         cuts = np.array([0, 3, 3, 100, 290])
         for isa in each_isa():

@@ -10,9 +10,10 @@ import pytest
 
 import iet
 from benchmarks import engine_wheels
+from benchmarks.security.foreign_marks import torch_permutation
 from iet import evidence
 from iet.marks.foreign import engines
-from iet.native import foreign
+from iet.marks.foreign.synthid import synthid_table
 from iet.native import load as native
 from tests.support.engine_texts import V, keys_of, text
 
@@ -187,10 +188,10 @@ def test_torch_draws_as_the_reference_does() -> None:
     for seed in (0, 1, 15485863, 2**32 - 1):
         for count in (1, 2, 31, 1000):
             expected = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).numpy()
-            assert np.array_equal(foreign.torch_permutation(seed, count), expected)
+            assert np.array_equal(torch_permutation(seed, count), expected)
             if native.cpu is not None:
                 found = np.empty(count, np.uint32)
                 native.cpu.torch_permute(count, seed, found.ctypes.data)
                 assert np.array_equal(found, expected)
             draws = torch.randint(0, 2, (count,), generator=torch.Generator().manual_seed(seed)).numpy()
-            assert np.array_equal(foreign.synthid_table(count, seed), draws)
+            assert np.array_equal(synthid_table(count, seed), draws)

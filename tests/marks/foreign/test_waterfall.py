@@ -13,16 +13,15 @@ import numpy as np
 import pytest
 
 import iet
+from benchmarks.security.foreign_marks import waterfall_scores
 from iet import kernels
 from iet.cli import main
 from iet.demo.conversation import MODEL, TASK
 from iet.errors import InputError, RegistryError, ShapeError, TokenizerMismatch
 from iet.marks.foreign import waterfall
-from iet.native import foreign
 from iet.native.reference import SPAN_UNIT
 from tests.support.conditions import each_isa, needs_native
 from tests.support.permutations import numpys
-from tests.support.scripts import python
 from tests.support.shipped import shipped_model
 
 VOCAB_SIZES = (1, 2, 3, 31, 32, 33, 63, 64, 65, 257, 4096, 32000, 32003, 128256)
@@ -111,7 +110,7 @@ def test_native_scores_are_the_references(vocab_size: int, n_gram: int) -> None:
     ids, most = some_text(vocab_size), (vocab_size - 1) // 2
     keys = [42, 2**32 - 1]
     for k_p in (1, most, most + 1, 2 * most) if vocab_size < 1000 else (2 * most,):
-        expected = foreign.waterfall_scores(ids, n_gram, keys=np.array(keys), k_p=k_p, vocab_size=vocab_size)
+        expected = waterfall_scores(ids, n_gram, keys=np.array(keys), k_p=k_p, vocab_size=vocab_size)
         for isa in each_isa():
             found = iet.score_tokens(
                 ids, iet.WaterfallKeys.unnamed(keys, vocab_size=vocab_size, n_gram=n_gram, k_p=k_p)
@@ -146,7 +145,7 @@ def test_positions_after_an_id_from_beyond_v_are_not_scored() -> None:
     assert not scored[:2].any()
     scores = iet.score_tokens(ids, keys)
     assert (scores[6] == scores[6, 0]).all()  # ids[5] is V: φ of the id itself, under every key
-    assert scores[6, 0] == foreign.waterfall_phi(257, 1)[ids[6]]
+    assert scores[6, 0] == waterfall.waterfall_phi(257, 1)[ids[6]]
     assert repeated.sum() > 10
 
 
@@ -184,23 +183,6 @@ def test_short_texts() -> None:
         scores = iet.score_tokens(ids, iet.WaterfallKeys.unnamed([42], vocab_size=100, n_gram=3))
         assert scores.shape == (len(ids), 1)
         assert not scores.any()
-
-
-def test_the_reference_backend_scores_alike(tmp_path: pathlib.Path) -> None:
-    script = """
-import numpy as np, iet
-assert iet.backends().host == {backend!r}, iet.backends()
-ids = np.random.default_rng(0).integers(0, 400, 120)
-keys = iet.WaterfallKeys({{"a": 42, "b": 43}}, vocab_size=400)
-np.save({path!r}, iet.score_tokens(ids, keys))
-"""
-    path = tmp_path / "reference.npy"
-    run = python(script.format(backend="reference", path=str(path)), IET_BACKEND="reference")
-    assert run.returncode == 0, run.stderr
-    exec(script.format(backend=iet.backends().host, path=str(tmp_path / "here.npy")), {})
-    scores = np.load(path)
-    assert np.array_equal(scores, np.load(tmp_path / "here.npy"))
-    assert scores.any()
 
 
 # The package itself

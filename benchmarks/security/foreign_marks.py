@@ -1,14 +1,15 @@
-"""Foreign marks in NumPy: slow, readable references that the tests compare csrc/foreign with."""
+"""Foreign marks in NumPy: slow, readable references that tests and fuzzer compare csrc/foreign with."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from iet.marks.foreign.synthid import torch_words
+from iet.marks.foreign.waterfall import waterfall_phi
 from iet.native.reference import minus_log
 
 # ---------------------------------------------------------------- scheme `waterfall`
@@ -25,21 +26,6 @@ def waterfall_permutation(key: int, context: tuple[int, ...], vocab_size: int) -
         return np.arange(vocab_size, dtype=np.uint32)
     seed = [int(key), *(int(id) for id in context)]
     return np.random.RandomState(seed).permutation(vocab_size).astype(np.uint32)
-
-
-@functools.lru_cache(maxsize=4)
-def waterfall_phi(vocab_size: int, k_p: int) -> NDArray[np.float64]:
-    """Return φ(r) of all ranks, read-only float64 [V].
-
-    With M = ⌊(V-1)/2⌋ it is cos(2π·k_p·r/V) for k_p <= M, and sin(2π·(k_p - M)·r/V) for M < k_p <= 2M. The
-    order of the operations is the package's, so that its logits come out to the bit.
-    """
-    most = (vocab_size - 1) // 2
-    turns = np.arange(vocab_size) / vocab_size
-    wave, frequency = (np.cos, k_p) if k_p <= most else (np.sin, k_p - most)
-    phi = np.asarray(wave(turns * 2 * np.pi * frequency))
-    phi.setflags(write=False)
-    return phi
 
 
 def waterfall_scores(
@@ -148,12 +134,6 @@ def sglang_score(words: NDArray[np.uint32], key: int) -> NDArray[np.float32]:
     return minus_log(((~h).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-32))
 
 
-def torch_words(seed: int, count: int) -> NDArray[np.uint64]:
-    """Return the first 32-bit outputs of torch's generator on the CPU: MT19937, seeded with 32 bits."""
-    state = np.random.RandomState(seed & 0xFFFFFFFF)
-    return state.randint(0, 1 << 32, size=count, dtype=np.uint32).astype(np.uint64)
-
-
 def torch_permutation(seed: int, count: int) -> NDArray[np.int64]:
     """Return torch.randperm(count) on the CPU, after manual_seed(seed).
 
@@ -178,28 +158,3 @@ def green_tokens(
         selected = seeds == seed
         values[selected] = np.isin(tokens[selected], torch_permutation(seed, vocab_size)[:green])
     return values
-
-
-def synthid_hash(words: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return the hash of n-grams [N, n]: h = 1, then h = (h + id)·6364136223846793005 + 1 mod 2^64."""
-    h = np.ones(len(words), np.uint64)
-    for word in words.T:
-        h = (h + word.astype(np.uint64)) * np.uint64(6364136223846793005) + np.uint64(1)
-    return h
-
-
-def synthid_table(size: int, seed: int) -> NDArray[np.uint8]:
-    """Return SynthID's sampling table, torch.randint(0, 2, (size,)) after manual_seed(seed)."""
-    return (torch_words(seed, size) & np.uint64(1)).astype(np.uint8)
-
-
-def synthid_g_values(
-    words: NDArray[np.int64], keys: NDArray[np.uint64], table: NDArray[np.uint8]
-) -> NDArray[np.uint8]:
-    """Return g-values [N, D] of n-grams [N, n] under the keys [D] of the depths.
-
-    The hash goes on with the key of a depth, and its rest by the size of the table, a power of two, is looked
-    up there.
-    """
-    h = (synthid_hash(words)[:, None] + keys) * np.uint64(6364136223846793005) + np.uint64(1)
-    return table[(h & np.uint64(len(table) - 1)).astype(np.int64)]
