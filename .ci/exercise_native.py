@@ -1,9 +1,9 @@
-"""Drive every native op over odd vocabularies, types and strides; sanitizers abort on the first fault."""
+"""Run native operations on unusual vocabularies, types and strides; sanitizers abort at the first fault."""
 
 import pathlib
 import sys
 
-# The sanitized copy of the package, and no other, whatever is installed.
+# Import the sanitized copy of the package, even if another one is installed.
 sys.meta_path = [finder for finder in sys.meta_path if "ScikitBuild" not in type(finder).__name__]
 sys.path.insert(0, str(pathlib.Path("build/sanitized").resolve()))
 
@@ -89,7 +89,7 @@ for isa in iet.backends().isas:
                     iet.EngineKeys.unnamed("kgw", [1, 5], vocab_size=vocab_size, greenlist_ratio=ratio),
                 )
 
-# Whole texts through the loops, and each loop on its own: every instruction set finds the same to the bit.
+# Whole texts through the loops, and each loop alone: all instruction sets give the same bits.
 sys.path.append(".")
 from tests.native.test_loops import DRAWN  # noqa: E402
 
@@ -108,7 +108,7 @@ for isa in iet.backends().isas:
         agents = int(rng.choice([1, 2, 7, 8, 9, 17, 40]))
         scores = rng.normal(size=(tokens, agents)).astype(("<f4", "<f8")[turn % 2])
         ids = rng.integers(0, (3, 60, 2000)[turn % 3], tokens)
-        if tokens > 1000:  # a passage that comes back
+        if tokens > 1000:  # a repeated passage
             ids[-300:] = ids[:300]
         pairs = kernels.pair_numbers(ids % 500, registries[turn % 2]) if turn % 4 else None
         one = iet.decoding.decode(

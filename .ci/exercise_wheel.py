@@ -1,4 +1,4 @@
-"""What is in the sdist and in the wheel, and what the installed wheel does where no compiler is to be found.
+"""Check the contents of the sdist and the wheel, and run the installed wheel without a compiler.
 
     python .ci/exercise_wheel.py SDIST WHEEL
 
@@ -18,7 +18,7 @@ import zipfile
 COMPILERS = ("gcc", "g++", "cc", "c++", "clang", "clang++", "ld", "make", "cmake", "ninja", "nvcc")
 MODULES = {f"iet/native/{name}{importlib.machinery.EXTENSION_SUFFIXES[0]}" for name in ("_cpu", "_cuda")}
 VECTORS = {f"iet/native/vectors/{name}_v1.json" for name in ("scheme", "gumbel")}
-LIMIT = 10 << 20  # bytes of either
+LIMIT = 10 << 20  # maximum bytes of each
 SOURCES = re.compile(r"\.(h|cpp|cu|cmake|pyc|o|a)$|(^|/)(CMakeLists\.txt|tests?|csrc|benchmarks)(/|$)")
 
 sdist, wheel = (pathlib.Path(path) for path in sys.argv[1:])
@@ -69,7 +69,7 @@ assert not there, f"on the PATH: {there}"
 
 
 def iet(*arguments: str) -> str:
-    """What a command of the installed package prints."""
+    """Return the output of a command of the installed package."""
     command = shutil.which("iet") or ""
     assert command.startswith(sys.prefix), command
     return subprocess.run([command, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout

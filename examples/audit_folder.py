@@ -1,4 +1,4 @@
-"""Audit a folder of texts: files in, tables out, and a page for each document with a finding to inspect.
+"""Audit a folder of texts: write tables, and a page for each document to inspect.
 
 Run `python examples/audit_folder.py` (it needs the extra `bulk`). Marked agents write four short texts.
 The audit then prints a line for each text: its p-value, how much of it is attributed, and the agents. If an
@@ -35,12 +35,12 @@ def write_texts(folder: pathlib.Path, tokens: int = 200) -> tuple[pathlib.Path, 
         "inserted": ["engineer", None],
         "human": [None],
     }
-    everybody = [agent for agents in writers.values() for agent in agents]
-    talk = converse(*load_model(), registry, [everybody], turn_tokens=(tokens, tokens))  # all at once
+    all_turns = [agent for agents in writers.values() for agent in agents]
+    talk = converse(*load_model(), registry, [all_turns], turn_tokens=(tokens, tokens))  # all in one batch
     turns = iter(talk.spans)
     for name, agents in writers.items():
-        mine = [next(turns) for _ in agents]
-        text = talk.text[mine[0].start : mine[-1].end]
+        spans = [next(turns) for _ in agents]
+        text = talk.text[spans[0].start : spans[-1].end]
         (texts / f"{name}.txt").write_text(text, encoding="utf-8", newline="")
     return texts, registry_path
 
@@ -53,13 +53,13 @@ def main(texts: pathlib.Path, registry_path: pathlib.Path, out: pathlib.Path) ->
     tables = sorted((out / "tables").glob("documents-*.parquet"))
     documents = pyarrow.dataset.dataset(tables).to_table().sort_by("log_p").to_pylist()
     for row in documents:
-        who = ", ".join(row["found"]) or "nobody"
+        who = ", ".join(row["found"]) or "no agent"
         print(f"log p {row['log_p']:7.1f}  {row['coverage']:4.0%}  {pathlib.Path(row['file']).name}: {who}")
 
-    # Among many documents some have a low p-value by chance. Of the ones kept here at most 1 % have.
-    kept = iet.evidence.benjamini_hochberg([row["log_p"] for row in documents], level=0.01)
-    for row, keep in zip(documents, kept, strict=True):
-        if keep and row["coverage"] < 0.9:
+    # Some of many documents have a low p-value by chance: at most 1 % of these discoveries.
+    discoveries = iet.evidence.benjamini_hochberg([row["log_p"] for row in documents], level=0.01)
+    for row, is_discovery in zip(documents, discoveries, strict=True):
+        if is_discovery and row["coverage"] < 0.9:
             file = pathlib.Path(row["file"])
             auditor.audit(file.read_bytes().decode()).to_html(out / f"{file.stem}.html")
             print(f"open {out / file.stem}.html")
@@ -72,5 +72,5 @@ if __name__ == "__main__":
     else:
         folder = pathlib.Path("audit-folder")
         if folder.exists():
-            sys.exit(f"{folder} is there already: remove it, or give TEXTS/ team.json OUT/")
+            sys.exit(f"{folder} exists: remove it, or pass TEXTS/ team.json OUT/")
         main(*write_texts(folder), folder)

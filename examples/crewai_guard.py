@@ -18,9 +18,9 @@ from iet.demo.conversation import TASK, load_model
 
 
 def guardrail(auditor: iet.Auditor) -> Callable[[TaskOutput], tuple[bool, Any]]:
-    """Return a guardrail that sends an answer back whose mark is another agent's than its role says."""
+    """Return a guardrail that rejects an answer marked by another agent than its role."""
 
-    def check(output: TaskOutput):  # CrewAI does not read annotations that are postponed
+    def check(output: TaskOutput):  # CrewAI cannot read postponed annotations
         (piece,) = auditor.check([output.raw], [output.agent]).pieces
         if piece.verdict == "contradicted":
             print(f"sent back: it was sent as {piece.claim} and bears the mark of {piece.agent}")
@@ -32,7 +32,7 @@ def guardrail(auditor: iet.Auditor) -> Callable[[TaskOutput], tuple[bool, Any]]:
 
 
 class Marked(BaseLLM):
-    """The package's small model, which writes under one key after another."""
+    """The package's small model; each answer is marked with the next key."""
 
     written: Any = None
 
@@ -57,11 +57,11 @@ def main(tokens: int = 120) -> str:
     planner = Agent(
         role="planner", goal="plan", backstory="plans", llm=Marked(model="iet:demo", written=texts())
     )
-    # The guard runs on every answer, so it should seldom be wrong.
+    # The guard checks every answer, so it needs a low false-positive rate.
     guard = guardrail(iet.Auditor(registry, level=0.001))
     task = Task(description=TASK, expected_output="a plan", agent=planner, guardrail=guard)
     return Crew(agents=[planner], tasks=[task]).kickoff().raw
 
 
 if __name__ == "__main__":
-    print(f"taken: {len(main())} characters")
+    print(f"accepted: {len(main())} characters")

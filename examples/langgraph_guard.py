@@ -1,8 +1,8 @@
-"""A LangGraph team with a guard: it stops if a message is not by the agent that it names.
+"""A LangGraph team with a guard, which ends the run if a message has another agent's mark.
 
 Run `python examples/langgraph_guard.py` (it needs `pip install langgraph`). A planner and a critic take
-turns. In the third turn the holder of the critic's key writes under the planner's name. The guard reads every
-message and ends the run there.
+turns. The third turn is marked with the critic's key but sent under the planner's name. The guard checks
+every message and ends the run there.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from iet.demo.conversation import TASK, load_model
 
 
 def guard(auditor: iet.Auditor, go_on: str) -> Callable[[MessagesState], Command[str]]:
-    """Return a node that goes on to another node, or ends the run if a message is contradicted."""
+    """Return a node that continues with another node, or ends the run if a message is contradicted."""
 
     def check(state: MessagesState) -> Command[str]:
         messages = state["messages"]
         skip = [i for i, message in enumerate(messages) if message.type != "ai"]
-        found = auditor.check([message.text for message in messages], [m.name for m in messages], skip=skip)
-        for piece in found.of("contradicted"):
+        checked = auditor.check([message.text for message in messages], [m.name for m in messages], skip=skip)
+        for piece in checked.of("contradicted"):
             why = f"message {piece.index} was sent as {piece.claim} and bears the mark of {piece.agent}"
             return Command(goto=END, update={"messages": [HumanMessage(why, name="guard")]})
         return Command(goto=go_on)
@@ -65,8 +65,8 @@ def main(tokens: int = 120) -> list[AnyMessage]:
         graph.add_edge(node, f"after {node}")
     graph.add_node("last", speaks("planner", "planner"))
     torch.manual_seed(0)
-    said: list[AnyMessage] = graph.compile().invoke({"messages": [HumanMessage(TASK)]})["messages"]
-    return said
+    conversation: list[AnyMessage] = graph.compile().invoke({"messages": [HumanMessage(TASK)]})["messages"]
+    return conversation
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A LangGraph team: the calls of every agent carry its mark, and the final text gives the graph back.
+"""A LangGraph team whose calls are marked: the final text alone reveals the graph.
 
 Run `python examples/langgraph_team.py` (it needs `pip install langgraph`). A planner hands over to a
-researcher, a critic sends the researcher back once, and a writer ends the text, which holds no names. The
-program prints the recovered agents in order, and each edge of the graph with its weight in the text.
+researcher, a critic returns the work once, and a writer finishes the text, which contains no names. The
+program prints the recovered agents in order, and each edge of the graph with its confidence.
 """
 
 from __future__ import annotations
@@ -64,21 +64,24 @@ def main(tokens: int = 150) -> tuple[iet.Report, set[Edge], dict[Edge, float]]:
     )
     graph.add_edge("writer", END)
     team = graph.compile()
-    built = {(e.source, e.target) for e in team.get_graph().edges if {e.source, e.target} <= set(AGENTS)}
+    graph_edges = {
+        (e.source, e.target) for e in team.get_graph().edges if {e.source, e.target} <= set(AGENTS)
+    }
 
     torch.manual_seed(0)
-    text = team.invoke({"text": "", "reviews": 0})["text"]  # all that survives
+    text = team.invoke({"text": "", "reviews": 0})["text"]  # the only input of the audit
 
     report = iet.Auditor(registry).audit(text)
-    found: dict[Edge, float] = {}
+    observed: dict[Edge, float] = {}
     for _, source, target, confidence in report.transitions.observed:
-        found[source, target] = max(confidence, found.get((source, target), 0.0))
-    return report, built, found
+        observed[source, target] = max(confidence, observed.get((source, target), 0.0))
+    return report, graph_edges, observed
 
 
 if __name__ == "__main__":
-    report, built, found = main()
+    report, graph_edges, observed = main()
     print("who wrote, in order:", " → ".join(segment.agent or "?" for segment in report.segments))
-    for edge in sorted(built | found.keys()):
-        seen = f"seen, confidence {found[edge]:.2f}" if edge in found else "not seen"
-        print(f"{edge[0]:>10} → {edge[1]:10}  {'in the graph' if edge in built else 'not there':12}  {seen}")
+    for edge in sorted(graph_edges | observed.keys()):
+        seen = f"seen, confidence {observed[edge]:.2f}" if edge in observed else "not seen"
+        planned = "in the graph" if edge in graph_edges else "not there"
+        print(f"{edge[0]:>10} → {edge[1]:10}  {planned:12}  {seen}")

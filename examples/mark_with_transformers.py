@@ -10,7 +10,7 @@ import torch
 import transformers
 
 import iet
-from iet.demo.conversation import MODEL  # any causal language model of transformers will do
+from iet.demo.conversation import MODEL  # or any causal language model of transformers
 
 
 def main(tokens: int = 220) -> iet.Report:
@@ -34,7 +34,7 @@ def main(tokens: int = 220) -> iet.Report:
         max_new_tokens=tokens,
     )
     turns = tokenizer.batch_decode(rows[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    text = " ".join(turns)  # all that survives
+    text = " ".join(turns)  # the only input of the audit
 
     return iet.Auditor(registry).audit(text)
 

@@ -60,7 +60,7 @@ def test_auditing_a_folder(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
     pytest.importorskip("pyarrow")
     output = printed("audit_folder.py", capsys)
     shares = dict(re.findall(r"\d+%  (\w+)\.txt: (.+)", output))
-    assert shares["human"] == "nobody"
+    assert shares["human"] == "no agent"
     assert shares["plan"] == "planner"
     assert shares["inserted"] == "engineer"
     assert set(shares["review"].split(", ")) == {"planner", "critic"}
@@ -70,7 +70,7 @@ def test_auditing_a_folder(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
     assert sorted(tmp_path.glob("audit-folder/*.html")) == sorted(tmp_path / page for page in pages)
     assert "engineer" in (tmp_path / "audit-folder/inserted.html").read_text(encoding="utf-8")
     assert list(tmp_path.glob("audit-folder/tables/segments-*.parquet"))
-    with pytest.raises(SystemExit, match="audit-folder is there already"):
+    with pytest.raises(SystemExit, match="audit-folder exists"):
         printed("audit_folder.py", capsys)
 
 
@@ -106,7 +106,7 @@ def test_a_crewai_guardrail(capsys: pytest.CaptureFixture[str]) -> None:
     output = printed("crewai_guard.py", capsys)
     assert "sent back: it was sent as planner and bears the mark of critic\n" in output
     assert "confirmed: it was sent as planner\n" in output
-    assert re.search(r"^taken: [2-9]\d\d characters$", output, re.MULTILINE)
+    assert re.search(r"^accepted: [2-9]\d\d characters$", output, re.MULTILINE)
 
 
 def test_the_notebook(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,9 +127,9 @@ def test_the_notebook(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
     html = report._repr_html_()
     assert all(f"<sup>{agent}</sup>" in html for agent in report.found)
     output = capsys.readouterr().out
-    assert "nobody's text: found ()" in output
+    assert "unmarked text: found ()" in output
     assert re.search(r"^\| gumbel \| 3 \| ≤ 32 \|", output, re.MULTILINE)
-    for agent in ("planner", "critic", "nobody", "engineer"):
+    for agent in ("planner", "critic", "unmarked", "engineer"):
         share = re.search(rf"^{agent} +read as .*\b{agent} (\d+)%", output, re.MULTILINE)
         assert share is not None
         assert int(share[1]) > 50

@@ -1,4 +1,4 @@
-"""A gateway of one's own before vLLM: authentication, and the agent of each key, are `Gateway`'s.
+"""A custom gateway in front of vLLM. `Gateway` authenticates requests and sets the agent of each key.
 
 KEYS=keys.txt ENGINE_URL=http://127.0.0.1:8000 uvicorn gateway:app --port 4000
 """
@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from iet.service.gateway import Gateway
 
-# As many connections as there are requests: else one agent's would keep the others' waiting.
+# No limit on connections, or one agent's requests would delay those of others.
 limits = httpx.Limits(max_connections=None)
 engine = httpx.AsyncClient(base_url=os.environ["ENGINE_URL"], timeout=600, limits=limits)
 
@@ -33,31 +33,37 @@ routes = FastAPI(lifespan=closing, docs_url=None, redoc_url=None, openapi_url=No
 
 @routes.api_route("/{path:path}", methods=["GET", "HEAD", "POST"])
 async def pass_on(path: str, request: Request) -> Response:
-    headers = {"content-type": "application/json"}  # and nothing else of the client's, such as its key
+    headers = {
+        "content-type": "application/json"
+    }  # other headers of the client, such as its key, are dropped
     query = request.scope["query_string"] or None
     url = engine.base_url.copy_with(path=engine.base_url.path + path, query=query)
-    asked = engine.build_request(request.method, url, content=await request.body(), headers=headers)
-    answering = asyncio.ensure_future(engine.send(asked, stream=True))
-    leaving = asyncio.ensure_future(request.receive())  # after the body: that the client has gone
+    upstream_request = engine.build_request(
+        request.method, url, content=await request.body(), headers=headers
+    )
+    sending = asyncio.ensure_future(engine.send(upstream_request, stream=True))
+    disconnect = asyncio.ensure_future(request.receive())  # resolves if the client disconnects
     try:
-        await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not answering.done():
-            return Response(status_code=499)  # which nobody reads; the engine stops writing
-        answer = answering.result()
+        await asyncio.wait({sending, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if not sending.done():
+            return Response(status_code=499)  # the client has disconnected, so the engine stops generating
+        reply = sending.result()
     except httpx.TransportError as error:
-        said = f"the engine does not answer ({type(error).__name__})"
-        return JSONResponse({"error": {"message": said, "type": "server_error", "code": 502}}, 502)
+        message = f"the engine does not reply ({type(error).__name__})"
+        return JSONResponse({"error": {"message": message, "type": "server_error", "code": 502}}, 502)
     finally:
-        answering.cancel()
-        leaving.cancel()
+        sending.cancel()
+        disconnect.cancel()
 
     async def parts() -> AsyncIterator[bytes]:
-        async with contextlib.aclosing(answer):
-            async for part in answer.aiter_bytes():
+        async with contextlib.aclosing(reply):
+            async for part in reply.aiter_bytes():
                 yield part
 
-    kept = {name: answer.headers[name] for name in ("content-type", "retry-after") if name in answer.headers}
-    return StreamingResponse(parts(), answer.status_code, kept)
+    reply_headers = {
+        name: reply.headers[name] for name in ("content-type", "retry-after") if name in reply.headers
+    }
+    return StreamingResponse(parts(), reply.status_code, reply_headers)
 
 
 app = Gateway(routes, os.environ["KEYS"], engine="vllm")
