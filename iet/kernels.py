@@ -17,6 +17,7 @@ from iet.native.host import check_token_ids as check_token_ids
 from iet.native.load import Backends, backends, check_environment, load_cuda
 from iet.native.marking import KernelParams
 from iet.native.pairs import repeats
+from iet.native.texts import Texts
 
 if TYPE_CHECKING:
     import torch
@@ -248,7 +249,7 @@ def score_tokens(
     keys = _keys(registry, profile)
     if host.on_cuda(token_ids):
         return cuda.score_tokens(load_cuda(), _marking(keys), token_ids)  # type: ignore[arg-type]
-    return keys.scores(check_token_ids(token_ids), host.checked_threads(num_threads))
+    return keys.scores(Texts.single(check_token_ids(token_ids)), host.checked_threads(num_threads))
 
 
 @overload
@@ -363,9 +364,7 @@ def pair_numbers(
     Expected O(T·n).
     """
     keys = _keys(registry, profile)
-    ids = check_token_ids(token_ids)
-    scored = keys.scored(ids)
-    return keys.pair_numbers(ids, scored if counted is None else scored & counted)
+    return keys.pairs(Texts.single(check_token_ids(token_ids)), counted)[0]
 
 
 def permute(token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int) -> NDArray[np.uint32]:

@@ -84,7 +84,7 @@ class TokenBatch:
             published = np.zeros(len(joined.ids), np.bool_)
             for encoding, start, end in zip(encodings, joined.starts, joined.ends, strict=True):
                 published[start:end] = False if encoding.published is None else encoding.published
-        pairs, repeated = keys.pairs_of(joined, None if published is None else ~published)
+        pairs, repeated = keys.pairs(joined, None if published is None else ~published)
         for encoding, start, end in zip(encodings, joined.starts, joined.ends, strict=True):
             if encoding.elsewhere is not None:
                 repeated[start:end] |= encoding.elsewhere & (pairs[start:end] >= 0)
@@ -141,7 +141,7 @@ class TokenBatch:
     def scores(self, keys: Keys) -> Float32s:
         """Return x [N, K] (or [R, K]) under some keys, float32; 0 for tokens without a score."""
         if len(self.ends) > 1:
-            scores_of_all = keys.scores_of(Texts(self.ids, self.starts, self.ends), 0)
+            scores_of_all = keys.scores(Texts(self.ids, self.starts, self.ends), 0)
         else:
             scores_of_all = score_tokens(self.ids, keys)
         scores: Float32s = scores_of_all.astype(np.float32, copy=False)

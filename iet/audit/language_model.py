@@ -39,6 +39,7 @@ from iet.kernels import check_token_ids
 from iet.marks.keys import Keys, KeyTable
 from iet.marks.tokenizer import DEMO_MODEL, DEMO_SOURCE
 from iet.native.arrays import Bools, Float32s, Float64s, Int64s
+from iet.native.texts import Texts
 
 TEMPERATURES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.5, 2.0)
 """The temperatures among which the sampler's is fitted."""
@@ -390,7 +391,7 @@ def _scores_of(
     ids: Int64s, here: slice, tokens: Int64s, keys: KeyTable
 ) -> Iterator[tuple[Int64s, npt.NDArray[Any]]]:
     """Yield rows [r] and the scores [r, top, K] that the tokens [R, top] would have in the text there."""
-    n, times = keys.profile.scheme.n_gram, keys.times_before(ids)
+    n, times = keys.profile.scheme.n_gram, keys.times_before(Texts.single(ids))
     step = max(1, TILE // (tokens.shape[1] * (n + 1) * len(keys)))
     first = max(0, n - 1 - here.start)  # earlier ones have no context
     for low in range(first, len(tokens), step):
@@ -402,7 +403,8 @@ def _scores_of(
         counts = None
         if times is not None:
             counts = np.broadcast_to(times[here.start + rows, None, None], pairs.shape).ravel()
-        yield rows, keys.scores(pairs.ravel(), 0, counts).reshape(*pairs.shape, -1)[..., n - 1, :]
+        texts = Texts.single(pairs.ravel())
+        yield rows, keys.scores(texts, 0, counts).reshape(*pairs.shape, -1)[..., n - 1, :]
 
 
 def _open_model(model: Any) -> tuple[Any, str]:

@@ -20,7 +20,7 @@ from iet.marks.scheme import AnyProfile as AnyProfile
 from iet.marks.scheme import Profile
 from iet.native import host
 from iet.native.marking import KernelParams
-from iet.native.pairs import number_pairs, number_pairs_of, times_before
+from iet.native.pairs import number_pairs_of, times_before
 from iet.native.reference import is_scored
 from iet.native.siphash import hash_n_grams
 from iet.native.texts import Texts
@@ -104,8 +104,8 @@ class EngineKey:
 class Keys(Protocol):
     """Agents' keys under one mark, ours or foreign, as `score_tokens` and an `Auditor` take them.
 
-    Each key produces a column of scores. Keys never change. Methods named `..._of` take many texts and return
-    the results of the single texts, each independent of the others.
+    Each key produces a column of scores. Keys never change. Methods that take texts return the results of
+    the single texts, each independent of the others.
 
     Attributes:
         names: of the agents.
@@ -123,26 +123,20 @@ class Keys(Protocol):
     def subset(self, columns: slice | NDArray[np.int64]) -> Keys:
         """Return some of the keys; `owners` are still indices into all the names."""
 
-    def scored(self, token_ids: Ids) -> Mask:
-        """Return which positions [T] are scored, with scores that differ between keys."""
+    def scored(self, texts: Texts) -> Mask:
+        """Return which positions [N] are scored, with scores that differ between keys."""
 
-    def scores(self, token_ids: Ids, num_threads: int) -> NDArray[Any]:
-        """Return x_j [T, K]: `score_tokens` without its checks of arguments."""
+    def scores(self, texts: Texts, num_threads: int) -> NDArray[Any]:
+        """Return x_j [N, K], 0 in the padding: `score_tokens` without its checks of arguments."""
 
     def sums(self, token_ids: Ids, cuts: Ids, counted: Mask, num_threads: int) -> NDArray[np.float64]:
         """Return sums over spans [S, K]: `score_spans` without its checks of arguments."""
 
-    def pair_numbers(self, token_ids: Ids, counting: Mask) -> Ids:
-        """Number the positions [T] in `counting`: `kernels.pair_numbers` without its checks of arguments.
+    def pairs(self, texts: Texts, counted: Mask | None = None) -> tuple[Ids, Mask]:
+        """Number the scored positions: `kernels.pair_numbers` without its checks of arguments.
 
-        Two positions have the same number if the second adds no evidence to the first: its score follows from
-        the first one's, or it carries no mark.
-        """
-        contexts = self.profile.family.chooses
-        return number_pairs(token_ids, counting, self.profile.scheme.n_gram, contexts=contexts)
-
-    def pairs_of(self, texts: Texts, counted: Mask | None = None) -> tuple[Ids, Mask]:
-        """Return `pair_numbers` of the scored positions of many texts, and which of them are repeats.
+        Two positions of a text have the same number if the second adds no evidence to the first: its score
+        follows from the first one's, or it carries no mark.
 
         Args:
             texts: of N ids with their padding.
@@ -152,13 +146,9 @@ class Keys(Protocol):
             int64 [N], -1 in the padding; bool [N], whether the number occurs earlier in the same text.
         """
         contexts, n_gram = self.profile.family.chooses, self.profile.scheme.n_gram
-        scored = self.scored(texts.ids)
+        scored = self.scored(texts)
         counting = scored if counted is None else scored & counted
         return number_pairs_of(texts.ids, counting, texts.starts, texts.ends, n_gram, contexts=contexts)
-
-    def scores_of(self, texts: Texts, num_threads: int) -> NDArray[Any]:
-        """Return `scores` [N, K] of many texts, 0 in the padding."""
-        return self.scores(texts.ids, num_threads)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -227,44 +217,32 @@ class KeyTable(Keys):
             scheme.counted,
         )
 
-    def scored(self, token_ids: Ids) -> Mask:
-        """Return which positions [T] are scored."""
+    def scored(self, texts: Texts) -> Mask:
+        """Return which positions [N] are scored."""
         marking = self.marking
-        return is_scored(token_ids, marking.n_gram, marking.vocab_size, marking.unmarked_ids)
+        return is_scored(texts.ids, marking.n_gram, marking.vocab_size, marking.unmarked_ids)
 
-    def scores(self, token_ids: Ids, num_threads: int, times: Ids32 | None = None) -> NDArray[np.float32]:
-        """Return x_j(a), float32 [T, K]; `times` [T]: see `times_before`, which is called for None."""
-        counts = self.times_before(token_ids) if times is None else times
-        return host.score_tokens(self.marking, token_ids, counts, num_threads)
+    def scores(self, texts: Texts, num_threads: int, times: Ids32 | None = None) -> NDArray[np.float32]:
+        """Return x_j(a), float32 [N, K]; `times` [N]: see `times_before`, which is called for None."""
+        counts = self.times_before(texts) if times is None else times
+        return host.score_tokens(self.marking, texts.ids, counts, num_threads)
 
     def sums(self, token_ids: Ids, cuts: Ids, counted: Mask, num_threads: int) -> NDArray[np.float64]:
         """Return sums over spans, float64 [S, K]."""
-        times = self.times_before(token_ids)
+        times = self.times_before(Texts.single(token_ids))
         return host.score_spans(self.marking, token_ids, cuts, counted, times, num_threads)
 
-    def scores_of(self, texts: Texts, num_threads: int) -> NDArray[np.float32]:
-        """Return `scores` [N, K] of many texts, 0 in the padding."""
-        times = self.times_before(texts.ids, texts)
-        return host.score_tokens(self.marking, texts.ids, times, num_threads)
-
-    def times_before(self, token_ids: Ids, texts: Texts | None = None) -> Ids32 | None:
-        """Return how often each context [T] occurred earlier in its text; None if seeds hold no counts."""
+    def times_before(self, texts: Texts) -> Ids32 | None:
+        """Return how often each context [N] occurred earlier in its text; None if seeds hold no counts."""
         if not self.marking.counted:
             return None
-        bounds = () if texts is None else (texts.starts, texts.ends)
-        return times_before(token_ids, self.marking.n_gram, *bounds)
+        return times_before(texts.ids, self.marking.n_gram, texts.starts, texts.ends)
 
-    def pair_numbers(self, token_ids: Ids, counting: Mask) -> Ids:
-        """Number the positions [T] in `counting`: all differ if seeds hold counts."""
+    def pairs(self, texts: Texts, counted: Mask | None = None) -> tuple[Ids, Mask]:
+        """Number the scored positions, see `Keys.pairs`: all of a text differ if seeds hold counts."""
         if not self.marking.counted:
-            return super().pair_numbers(token_ids, counting)
-        return np.where(counting, np.cumsum(counting) - 1, -1)
-
-    def pairs_of(self, texts: Texts, counted: Mask | None = None) -> tuple[Ids, Mask]:
-        """Return `pair_numbers` of the scored positions of many texts, and which of them are repeats."""
-        if not self.marking.counted:
-            return super().pairs_of(texts, counted)
-        scored = self.scored(texts.ids) if counted is None else self.scored(texts.ids) & counted
+            return super().pairs(texts, counted)
+        scored = self.scored(texts) if counted is None else self.scored(texts) & counted
         before = np.append(0, np.cumsum(scored))
         numbers = before[:-1] - np.repeat(before[texts.starts], np.diff(texts.ends, prepend=0))
         return np.where(scored, numbers, -1), np.zeros(len(scored), np.bool_)
@@ -282,7 +260,7 @@ class KeyTable(Keys):
         """
         first = int(self.profile.digest[:16], 16)
         hashes = hash_n_grams(token_ids, self.profile.scheme.n_gram, key, first)
-        return np.where(self.scored(token_ids), np.maximum(hashes, np.uint64(1)), np.uint64(0))
+        return np.where(self.scored(Texts.single(token_ids)), np.maximum(hashes, np.uint64(1)), np.uint64(0))
 
     def subset(self, columns: slice | NDArray[np.int64]) -> KeyTable:
         """Return a table of some of the keys, under the same names."""

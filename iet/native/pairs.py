@@ -41,6 +41,9 @@ def number_pairs_of(
     token_ids: Int64s, scored: Bools, starts: Int64s, ends: Int64s, n_gram: int, contexts: bool = False
 ) -> tuple[Int64s, Bools]:
     """Return `number_pairs` and `repeats` [T] of the tokens `[start, end)` of each of D texts."""
+    if len(starts) == 1 and starts[0] == 0:
+        numbers = number_pairs(token_ids, scored, n_gram, contexts)
+        return numbers, repeats(numbers)
     numbers, repeated = np.full(len(token_ids), -1), np.zeros(len(token_ids), np.bool_)
     longest = int((ends - starts).max(initial=0))
     slots = np.empty(1 << max(4, (2 * longest).bit_length()), np.int32)

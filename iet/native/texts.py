@@ -1,4 +1,4 @@
-"""Ids of many texts in one array, with padding before each text."""
+"""Ids of one text, or of many texts in one array with padding before each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from iet.native.arrays import Bools, Int64s
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Texts:
-    """Concatenated texts, with padding of -1 before each, as long as a context.
+    """One text, or concatenated texts with padding of -1 before each, as long as a context.
 
     So no context spans two texts, and one call scores all texts.
 
@@ -32,6 +32,11 @@ class Texts:
         lengths = np.array([len(text) for text in texts], np.int64)
         ends = np.cumsum(lengths + len(gap))
         return cls(np.concatenate([part for text in texts for part in (gap, text)]), ends - lengths, ends)
+
+    @classmethod
+    def single(cls, token_ids: Int64s) -> Texts:
+        """Return one text, without padding."""
+        return cls(token_ids, np.zeros(1, np.int64), np.full(1, len(token_ids)))
 
     @property
     def between(self) -> Bools:

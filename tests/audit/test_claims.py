@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import iet
+from iet import kernels
 from iet.audit.evidence import holm, log_tail
 from iet.errors import InputError
 from iet.report import telemetry
@@ -65,7 +66,7 @@ def test_p_values_are_null_tails_over_counted_tokens(family: str) -> None:
     critic_text = []
     for d, ids in enumerate(words):
         scores = iet.score_tokens(np.array(ids), keys)
-        numbers = keys.pair_numbers(np.array(ids), keys.scored(np.array(ids)))
+        numbers = kernels.pair_numbers(ids, keys)
         counted, seen = [], set[int]()
         for t in range(n - 1, len(ids)):
             if numbers[t] in seen or tuple(ids[t - n + 1 : t + 1]) in counted_pairs:

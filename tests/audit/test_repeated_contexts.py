@@ -83,7 +83,7 @@ def test_texts_of_a_batch_are_counted_separately() -> None:
     texts = [written(registry, ["critic", "planner"], tokens, tokens) for tokens in (3, 40, 90)]
     texts = [texts[1], texts[1][:0], *texts, texts[2][:2]]
     joined = Texts.of(texts, WORDS + 1)
-    scores, (numbers, repeated) = keys.scores_of(joined, 0), keys.pairs_of(joined)
+    scores, (numbers, repeated) = keys.scores(joined, 0), keys.pairs(joined)
     assert not repeated.any()
     for ids, start, end in zip(texts, joined.starts, joined.ends, strict=True):
         assert np.array_equal(scores[start:end], kernels.score_tokens(ids, registry))
@@ -117,10 +117,10 @@ def test_candidate_tokens_score_as_in_the_text() -> None:
     ids = written(registry, ["critic"], 80, 7)
     here, alternatives = slice(10, 60), (ids[10:60] + 1) % IDS
     expected = np.zeros((50, 2, len(keys)), np.float32)
-    expected[:, 0] = keys.scores(ids, 1)[here]
+    expected[:, 0] = keys.scores(Texts.single(ids), 1)[here]
     for row, alternative in enumerate(alternatives):
         text = ids[: 11 + row].copy()
         text[-1] = alternative
-        expected[row, 1] = keys.scores(text, 1)[-1]
+        expected[row, 1] = keys.scores(Texts.single(text), 1)[-1]
     for rows, scores in _scores_of(ids, here, np.column_stack([ids[here], alternatives]), keys):
         assert np.array_equal(scores, expected[rows])

@@ -251,6 +251,6 @@ def test_marks_of_engines(engine: tuple[iet.EngineKeys, list[Any]], decoder: str
     assert result == rows_of(auditor, None, texts)
     assert result[0]["coverage"] > 0.5
     joined = Texts.of(texts, keys.profile.scheme.n_gram)
-    scores = keys.scores_of(joined, 1)
+    scores = keys.scores(joined, 1)
     for text, start, end in zip(texts, joined.starts.tolist(), joined.ends.tolist(), strict=True):
         assert np.array_equal(scores[start:end], iet.score_tokens(text, keys))

@@ -214,37 +214,21 @@ class EngineKeys(ForeignKeys):
         """BLAKE2b-256, in hex, of profile and names; not of keys, because short ones could be guessed."""
         return canonical_digest({"profile": self.profile.digest, "agents": list(self.names)})
 
-    def scores_of(self, texts: Texts, num_threads: int) -> NDArray[np.float32]:
-        """Return x_j [N, K] of many texts, 0 in the padding; `num_threads` as in `score_tokens`."""
+    def scores(self, texts: Texts, num_threads: int) -> NDArray[np.float32]:
+        """Return x_j [N, K], 0 in the padding; `num_threads` as in `score_tokens`."""
         self._prepare()
         size = self.profile.vocab_size
         scored = self.scheme.scored(texts, size)
         return self.scheme.scores(texts.ids, scored, self.keys, size, self._prepared, num_threads)
 
-    def scores(self, token_ids: Ids, num_threads: int) -> NDArray[np.float32]:
-        """Return x_j [T, K] of `token_ids`: `score_tokens` without its check of `num_threads`."""
-        texts = self._text(token_ids)
-        return self.scores_of(texts, num_threads)[texts.starts[0] :]
+    def scored(self, texts: Texts) -> Mask:
+        """Return which positions [N] are scored, with scores that differ between keys."""
+        return self.scheme.scored(texts, self.profile.vocab_size)
 
-    def scored(self, token_ids: Ids) -> Mask:
-        """Return which positions [T] are scored, with scores that differ between keys."""
-        texts = self._text(token_ids)
-        return self.scheme.scored(texts, self.profile.vocab_size)[texts.starts[0] :]
-
-    def pairs_of(self, texts: Texts, counted: Mask | None = None) -> tuple[Ids, Mask]:
-        """Return `pair_numbers` of the scored and `counted` positions of `texts`, and the repeats."""
-        scored = self.scheme.scored(texts, self.profile.vocab_size)
+    def pairs(self, texts: Texts, counted: Mask | None = None) -> tuple[Ids, Mask]:
+        """Number the scored and `counted` positions, see `Keys.pairs`."""
+        scored = self.scored(texts)
         return self.scheme.pair_numbers(texts, scored if counted is None else scored & counted)
-
-    def pair_numbers(self, token_ids: Ids, counting: Mask) -> Ids:
-        """Number the positions [T] of `token_ids` that are in `counting`, see `Keys.pair_numbers`."""
-        texts = self._text(token_ids)
-        start = int(texts.starts[0])
-        padded = np.concatenate([np.zeros(start, np.bool_), counting])
-        return self.scheme.pair_numbers(texts, padded)[0][start:]
-
-    def _text(self, token_ids: Ids) -> Texts:
-        return Texts.of([token_ids], self.scheme.n_gram)
 
     def _prepare(self) -> None:
         if self._prepared is None:

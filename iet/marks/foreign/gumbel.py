@@ -48,15 +48,22 @@ class KeyedGumbel(EngineScheme):
         if not self.padded:
             return super().scored(texts, vocab_size)
         between = texts.between
-        return ends_n_gram(np.where(between, 0, texts.ids), self.n_gram, vocab_size) & ~between
+        filled = np.append(np.zeros(self.n_gram - 1, np.int64), np.where(between, 0, texts.ids))
+        return ends_n_gram(filled, self.n_gram, vocab_size)[self.n_gram - 1 :] & ~between
 
     def pair_numbers(self, texts: Texts, counting: Mask) -> tuple[Ids, Mask]:
         """Number the contexts of each text; see `EngineScheme.pair_numbers`."""
         # Engines mark only the first token after a context, and their detectors count no other token. The
-        # context may begin in the padding.
-        filled = np.where(texts.between, MAX_VOCAB_SIZE, texts.ids)
-        starts = texts.starts - (self.n_gram - 1)
-        return number_pairs_of(filled, counting, starts, texts.ends, self.n_gram, contexts=True)
+        # context may begin before the text.
+        context_len = self.n_gram - 1
+        filled = np.append(
+            np.full(context_len, MAX_VOCAB_SIZE), np.where(texts.between, MAX_VOCAB_SIZE, texts.ids)
+        )
+        counting = np.append(np.zeros(context_len, np.bool_), counting)
+        numbers, repeated = number_pairs_of(
+            filled, counting, texts.starts, texts.ends + context_len, self.n_gram, contexts=True
+        )
+        return numbers[context_len:], repeated[context_len:]
 
     def scores(
         self, ids: Ids, scored: Mask, keys: Keys, vocab_size: int, prepared: Any, threads: int

@@ -14,6 +14,7 @@ from iet.marks.keys import Keys
 from iet.marks.scheme import AnyScheme, BaseProfile
 from iet.marks.tokenizer import Tokenizer
 from iet.native import reference
+from iet.native.texts import Texts
 
 Ids = NDArray[np.int64]
 
@@ -58,19 +59,16 @@ class ForeignKeys(Keys, abc.ABC):
     def digest(self) -> str:
         """BLAKE2b-256, in hex; reports call it the digest of the registry."""
 
-    @abc.abstractmethod
-    def scores(self, token_ids: Ids, num_threads: int) -> NDArray[Any]:
-        """Return x_j [T, K]: `score_tokens` without its checks of arguments."""
-
-    def scored(self, token_ids: Ids) -> NDArray[np.bool_]:
-        """Return which positions [T] are scored, with scores that differ between keys."""
-        return ends_n_gram(token_ids, self.profile.scheme.n_gram, self.profile.vocab_size)
+    def scored(self, texts: Texts) -> NDArray[np.bool_]:
+        """Return which positions [N] are scored, with scores that differ between keys."""
+        return ends_n_gram(texts.ids, self.profile.scheme.n_gram, self.profile.vocab_size)
 
     def sums(
         self, token_ids: Ids, cuts: Ids, counted: NDArray[np.bool_], num_threads: int
     ) -> NDArray[np.float64]:
         """Return sums over spans [S, K]: `score_spans` without its checks of arguments."""
-        positions = np.flatnonzero(counted & self.scored(token_ids))
+        texts = Texts.single(token_ids)
+        positions = np.flatnonzero(counted & self.scored(texts))
         edges = np.searchsorted(positions, cuts)
         filled = edges[1:] > edges[:-1]
         sums = np.zeros((len(cuts) - 1, len(self)))
@@ -78,7 +76,7 @@ class ForeignKeys(Keys, abc.ABC):
             return sums
         positions, starts = positions[edges[0] : edges[-1]], edges[:-1][filled] - edges[0]
         for first in range(0, len(self), _BLOCK):
-            units = self.subset(slice(first, first + _BLOCK)).scores(token_ids, num_threads)[positions]
+            units = self.subset(slice(first, first + _BLOCK)).scores(texts, num_threads)[positions]
             units *= 1 / reference.SPAN_UNIT  # a power of two
             np.rint(units, out=units)
             sums[filled, first : first + _BLOCK] = np.add.reduceat(units, starts, axis=0, dtype=np.float64)

@@ -26,6 +26,7 @@ from iet.marks.names import checked_name
 from iet.marks.scheme import MAX_N_GRAM, MAX_VOCAB_SIZE, MIN_N_GRAM, AnyScheme, canonical_digest
 from iet.marks.tokenizer import Tokenizer
 from iet.native.load import compiled
+from iet.native.texts import Texts
 
 MAX_KEY = (1 << 32) - 1
 """The largest integer id: `RandomState` takes 32 bits."""
@@ -179,9 +180,9 @@ class WaterfallKeys(ForeignKeys):
             self.names[owner]: id for owner, id in zip(self.owners.tolist(), self.keys.tolist(), strict=True)
         }
 
-    def scores(self, token_ids: Ids, num_threads: int) -> NDArray[np.float64]:
-        """Return x_j [T, K] of `token_ids`: `score_tokens` without its check of `num_threads`."""
-        return _scores(token_ids, self, num_threads)
+    def scores(self, texts: Texts, num_threads: int) -> NDArray[np.float64]:
+        """Return x_j [N, K], 0 in the padding; `num_threads` as in `score_tokens`."""
+        return _scores(texts.ids, self, num_threads)
 
     def __repr__(self) -> str:
         ids = ", ".join(f"{name}={id}" for name, id in itertools.islice(self._ids().items(), 20))
