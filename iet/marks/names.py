@@ -17,7 +17,7 @@ MAX_SESSION = 200
 """Maximum number of characters of a session's id."""
 
 RESERVED = ("unattributed", "nobody", "none", "unmarked", "left out", "quoted", "?")
-"""WordCache that reports print instead of an agent's name, in any case; also "decoy" with a number."""
+"""Words that reports print instead of an agent's name, in any case; also "decoy" with a number."""
 
 _TABLE = pathlib.Path(__file__).with_name("confusables.txt")
 
@@ -40,12 +40,7 @@ def checked_name(name: object) -> str:
         raise InputError(
             f"agent name: got {name!r:.80}, expected 1 to {MAX_NAME} characters without spaces at the ends"
         )
-    for character in name:
-        if (
-            unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-            and character not in "\u200c\u200d"
-        ):
-            raise _invisible(character)
+    _check_visible("agent name", name, allowed="\u200c\u200d")
     return name
 
 
@@ -60,11 +55,7 @@ def checked_session(session: object) -> str:
         raise InputError(
             f"session: got {session[:60]!a}, expected 1 to {MAX_SESSION} characters, no space at either end"
         )
-    for character in session:
-        if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
-            raise InputError(
-                f"session: got the control or invisible character U+{ord(character):04X}, expected none"
-            )
+    _check_visible("session", session)
     return session
 
 
@@ -85,7 +76,7 @@ def new_name(name: object, skeletons: Mapping[str, str]) -> str:
     name = checked_name(name)
     for character in name:
         if _INVISIBLE.match(character):
-            raise _invisible(character)
+            raise _invisible("agent name", character)
         if character != " " and unicodedata.category(character) == "Zs":
             raise InputError(f"agent name: got the space U+{ord(character):04X}, expected none but U+0020")
     if unicodedata.category(name[0]).startswith("M"):
@@ -140,7 +131,13 @@ def _digits() -> str:
     return re.escape("".join(skeleton(digit) for digit in "0123456789").casefold() + "O")
 
 
-def _invisible(character: str) -> InputError:
+def _check_visible(subject: str, text: str, allowed: str = "") -> None:
+    for character in text:
+        if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") and character not in allowed:
+            raise _invisible(subject, character)
+
+
+def _invisible(subject: str, character: str) -> InputError:
     return InputError(
-        f"agent name: got the control or invisible character U+{ord(character):04X}, expected none"
+        f"{subject}: got the control or invisible character U+{ord(character):04X}, expected none"
     )

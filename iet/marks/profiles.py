@@ -10,7 +10,7 @@ from typing import Any
 
 from iet.errors import InputError, TokenizerMismatch
 from iet.marks.derivation import check_frequency
-from iet.marks.scheme import Profile, Scheme
+from iet.marks.scheme import AnyProfile, Profile, Scheme
 from iet.marks.tokenizer import Tokenizer
 from iet.marks.tokenizer_files import is_path
 
@@ -62,7 +62,7 @@ def with_relative_source(profile: Profile, old: pathlib.Path | None, new: pathli
     return dataclasses.replace(profile, tokenizer_source=path.as_posix())
 
 
-def open_tokenizer(profile: Profile, source: Any) -> Tokenizer:
+def open_tokenizer(profile: AnyProfile, source: Any) -> Tokenizer:
     """Open the tokenizer of a profile and compare its digest.
 
     Args:

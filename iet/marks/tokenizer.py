@@ -11,8 +11,8 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from iet.marks.tokenizer_files import DEMO_MODEL as DEMO_MODEL
 from iet.marks.tokenizer_files import DEMO_SOURCE as DEMO_SOURCE
 from iet.marks.tokenizer_files import open_source
 from iet.marks.word_cache import WordCache, is_cacheable
-from iet.native.arrays import Bools, Int64s, UInt8s
+from iet.native.arrays import Bools, Int64s
 from iet.native.load import loops
 
 if TYPE_CHECKING:
@@ -59,6 +59,10 @@ def _decomposed() -> re.Pattern[str]:
     return re.compile(f"[^{marks}][{marks}]+")
 
 
+_Offsets = Callable[[Int64s], Int64s]
+"""Returns `[start, end)` of tokens in characters of the encoded text, int64 [N, 2]."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Encoding:
     """A text in tokens.
@@ -93,7 +97,7 @@ class Encoding:
         If several tokens spell one character, all cover it. O(N), plus O(T) once for text that is not ASCII.
         """
         assert self._offsets is not None
-        offsets = self._offsets.of(np.fromiter(tokens, np.int64)).reshape(-1, 2)
+        offsets = self._offsets(np.fromiter(tokens, np.int64)).reshape(-1, 2)
         if self._kept is None:
             return offsets
         starts, ends = offsets.T
@@ -111,60 +115,27 @@ class Encoding:
         return dataclasses.replace(self, _kept=positions)
 
 
-class _Offsets(Protocol):
-    def of(self, tokens: Int64s) -> Int64s:
-        """Return `[start, end)` of tokens in characters of the encoded text, int64 [N, 2]."""
+def _recorded_offsets(encoded: Any, tokens: Int64s) -> Int64s:
+    """Return the offsets that the tokenizer recorded."""
+    if len(tokens) == len(encoded):  # all of them: one list is cheaper than many calls
+        offsets = itertools.chain.from_iterable(encoded.offsets)
+        return np.fromiter(offsets, np.int64, 2 * len(tokens)).reshape(-1, 2)[tokens]
+    return np.array([encoded.token_to_chars(t) for t in tokens.tolist()], dtype=np.int64)
 
 
-@dataclasses.dataclass(frozen=True)
-class _TokenizersOffsets:
-    """Offsets that the tokenizer recorded."""
+def _spelled_offsets(ends: Int64s, characters: Int64s | None, tokens: Int64s) -> Int64s:
+    """Return the offsets of tokens that spell the bytes of the text.
 
-    encoded: Any
-
-    def of(self, tokens: Int64s) -> Int64s:
-        if len(tokens) == len(self.encoded):  # all of them: one list is cheaper than many calls
-            offsets = itertools.chain.from_iterable(self.encoded.offsets)
-            return np.fromiter(offsets, np.int64, 2 * len(tokens)).reshape(-1, 2)[tokens]
-        return np.array([self.encoded.token_to_chars(t) for t in tokens.tolist()], dtype=np.int64)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _SpelledOffsets:
-    """Offsets computed from the bytes of each token; the tokens spell the bytes of the text."""
-
-    raw: UInt8s
-    ends: Int64s  # [T], in bytes
-    ascii: bool
-
-    @functools.cached_property
-    def _characters(self) -> Int64s:
-        return (
-            np.cumsum((self.raw & 0xC0) != 0x80, dtype=np.int64) - 1
-        )  # number of the character of each byte
-
-    def of(self, tokens: Int64s) -> Int64s:
-        starts = np.where(tokens > 0, self.ends[tokens - 1], 0)
-        lasts = self.ends[tokens] - 1
-        if not self.ascii:
-            starts, lasts = self._characters[starts], self._characters[lasts]
-        return np.stack([starts, lasts + 1], axis=1)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _LateOffsets:
-    """Offsets that are computed on first use: a text in one segment needs none."""
-
-    tokenizer: Tokenizer
-    ids: Int64s
-    text: str
-
-    @functools.cached_property
-    def _found(self) -> _Offsets:
-        return self.tokenizer.offsets(self.ids, self.text)
-
-    def of(self, tokens: Int64s) -> Int64s:
-        return self._found.of(tokens)
+    Args:
+        ends: end of each token, in bytes.
+        characters: number of the character of each byte; None: each has one byte.
+        tokens: their indices.
+    """
+    starts = np.where(tokens > 0, ends[tokens - 1], 0)
+    lasts = ends[tokens] - 1
+    if characters is not None:
+        starts, lasts = characters[starts], characters[lasts]
+    return np.stack([starts, lasts + 1], axis=1)
 
 
 class _Spelling:
@@ -190,12 +161,13 @@ class _Spelling:
         self._starts = np.cumsum(self.lengths) - self.lengths
         self._bytes = np.frombuffer(b"".join(spelled), dtype=np.uint8)
 
-    def offsets(self, ids: Int64s, text: str) -> _SpelledOffsets | None:
+    def offsets(self, ids: Int64s, text: str) -> _Offsets | None:
         """Return the offsets of the tokens of `text`, or None if they do not spell it byte for byte."""
         raw, ends = np.frombuffer(text.encode(), dtype=np.uint8), np.empty(len(ids), np.int64)
         if not loops.spelled(ids, self._starts, self.lengths, self._bytes, raw, ends):
             return None
-        return _SpelledOffsets(raw, ends, text.isascii())
+        characters = None if text.isascii() else np.cumsum((raw & 0xC0) != 0x80, dtype=np.int64) - 1
+        return functools.partial(_spelled_offsets, ends, characters)
 
 
 class Tokenizer:
@@ -246,10 +218,12 @@ class Tokenizer:
         encoded: list[tuple[Int64s, _Offsets]]
         if self._spelling_pays(sum(map(len, cleaned))):
             ids = self._ids_of(cleaned)
-            encoded = [(i, _LateOffsets(self, i, text)) for i, text in zip(ids, cleaned, strict=True)]
+            encoded = [(i, self._late_offsets(i, text)) for i, text in zip(ids, cleaned, strict=True)]
         else:
             batch = self.backend.encode_batch(cleaned, add_special_tokens=False)
-            encoded = [(_int64(encoding.ids), _TokenizersOffsets(encoding)) for encoding in batch]
+            encoded = [
+                (_int64(encoding.ids), functools.partial(_recorded_offsets, encoding)) for encoding in batch
+            ]
         return [
             Encoding(ids, hidden, offsets, retained)
             for (_, retained, hidden), (ids, offsets) in zip(visible, encoded, strict=True)
@@ -261,10 +235,18 @@ class Tokenizer:
         batch = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         return [_int64(encoded.ids) for encoded in batch]
 
-    def offsets(self, ids: Int64s, text: str) -> _Offsets:
-        """Return the offsets of `ids`, the tokens of `text`."""
-        spelled = self._spelling.offsets(ids, text)
-        return spelled or _TokenizersOffsets(self.backend.encode(text, add_special_tokens=False))
+    def _late_offsets(self, ids: Int64s, text: str) -> _Offsets:
+        """Return the offsets of `ids`, the tokens of `text`, computed on first use: most texts need none."""
+
+        @functools.cache
+        def offsets() -> _Offsets:
+            spelled = self._spelling.offsets(ids, text)
+            if spelled is not None:
+                return spelled
+            encoded = self.backend.encode(text, add_special_tokens=False)
+            return functools.partial(_recorded_offsets, encoded)
+
+        return lambda tokens: offsets()(tokens)
 
     def _spelling_pays(self, characters: int) -> bool:
         """Return whether enough text was encoded to make the table of the vocabulary's bytes worthwhile."""

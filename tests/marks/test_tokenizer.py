@@ -16,7 +16,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from iet.errors import InputError, TokenizerMismatch
 from iet.marks.scheme import canonical_digest
-from iet.marks.tokenizer import INVISIBLE, Tokenizer, _LateOffsets, _ordered, _SpelledOffsets
+from iet.marks.tokenizer import INVISIBLE, Tokenizer, _ordered, _visible
 from tests.support.letters import LETTERS
 from tests.support.teams import byte_tokenizer
 
@@ -176,8 +176,11 @@ def assert_same_encodings(spelling: Tokenizer, asking: Tokenizer, texts: list[st
         tokens = list(range(0, len(one.token_ids), 2))
         for some in (range(len(one.token_ids)), tokens, tokens[::-1]):
             assert one.characters(some).tolist() == other.characters(some).tolist()
-    assert not any(isinstance(other._offsets, _SpelledOffsets) for other in asking.encode_batch(texts))
-    return [isinstance(getattr(one._offsets, "_found", None), _SpelledOffsets) for one in found]
+    assert "_spelling" not in vars(asking)
+    return [
+        spelling._byte_level and spelling._spelling.offsets(one.token_ids, _visible(text)[0]) is not None
+        for one, text in zip(found, texts, strict=True)
+    ]
 
 
 SPELLING, ASKING = with_and_without_spelling(BACKEND)
@@ -213,10 +216,10 @@ def test_what_is_not_spelled_byte_for_byte_is_asked_for(path: pathlib.Path) -> N
 
 def test_the_bytes_of_a_vocabulary_are_listed_when_it_pays() -> None:
     tokenizer = Tokenizer(BACKEND)
-    assert not isinstance(tokenizer.encode("a plan")._offsets, _LateOffsets)
+    assert tokenizer.encode("a plan").char_starts.tolist()
     assert "_spelling" not in vars(tokenizer)
-    tokenizer.encode("a plan " * 400)
-    assert isinstance(tokenizer.encode("a plan")._offsets, _LateOffsets)
+    assert tokenizer.encode("a plan " * 400).char_starts.tolist()
+    assert "_spelling" in vars(tokenizer)
 
 
 def test_offsets_keep_the_leading_space(path: pathlib.Path) -> None:

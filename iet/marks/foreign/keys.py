@@ -9,8 +9,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from iet.errors import InputError, TokenizerMismatch
+from iet.errors import InputError
 from iet.marks.keys import Keys
+from iet.marks.profiles import open_tokenizer
 from iet.marks.scheme import AnyScheme, BaseProfile
 from iet.marks.tokenizer import Tokenizer
 from iet.native import reference
@@ -112,17 +113,7 @@ class ForeignKeys(Keys, abc.ABC):
             TokenizerMismatch: there is no tokenizer, or `source` has another digest.
         """
         self.scoring_keys(profile)
-        if self._tokenizer is None:
-            raise TokenizerMismatch(f"profile {self.profile.id} has no tokenizer: it reads token ids only")
-        if source is None:
-            return self._tokenizer
-        tokenizer = source if isinstance(source, Tokenizer) else Tokenizer(source)
-        if tokenizer.digest != self._tokenizer.digest:
-            raise TokenizerMismatch(
-                f"tokenizer: got digest {tokenizer.digest[:16]}, profile {self.profile.id} expects"
-                f" {self._tokenizer.digest[:16]}"
-            )
-        return tokenizer
+        return open_tokenizer(self.profile, self._tokenizer if source is None else source)
 
     def __len__(self) -> int:
         return len(self.keys)
