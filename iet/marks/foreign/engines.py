@@ -215,7 +215,7 @@ class EngineKeys(ForeignKeys):
         return canonical_digest({"profile": self.profile.digest, "agents": list(self.names)})
 
     def scores(self, texts: Texts, num_threads: int) -> NDArray[np.float32]:
-        """Return x_j [N, K], 0 in the padding; `num_threads` as in `score_tokens`."""
+        """Return x_j [N, K] of `texts`, 0 in the padding; `num_threads` as in `score_tokens`."""
         self._prepare()
         size = self.profile.vocab_size
         scored = self.scheme.scored(texts, size)
@@ -226,7 +226,7 @@ class EngineKeys(ForeignKeys):
         return self.scheme.scored(texts, self.profile.vocab_size)
 
     def pairs(self, texts: Texts, counted: Mask | None = None) -> tuple[Ids, Mask]:
-        """Number the scored and `counted` positions, see `Keys.pairs`."""
+        """Number the scored and `counted` positions of `texts`, see `Keys.pairs`."""
         scored = self.scored(texts)
         return self.scheme.pair_numbers(texts, scored if counted is None else scored & counted)
 

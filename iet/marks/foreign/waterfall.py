@@ -181,7 +181,7 @@ class WaterfallKeys(ForeignKeys):
         }
 
     def scores(self, texts: Texts, num_threads: int) -> NDArray[np.float64]:
-        """Return x_j [N, K], 0 in the padding; `num_threads` as in `score_tokens`."""
+        """Return x_j [N, K] of `texts`, 0 in the padding; `num_threads` as in `score_tokens`."""
         return _scores(texts.ids, self, num_threads)
 
     def __repr__(self) -> str:
