@@ -101,7 +101,7 @@ def test_envelopes_of_other_programs_are_verified_leniently(
     report.write_text(json.dumps(json.loads(report.read_bytes()), indent=2))
     assert run("verify", report, "--key", public) == 0
     assert run("verify", report, "--key", public, "--strict") == 1
-    assert "not verified: envelope: byte 1 is not as iet writes it" in capsys.readouterr().err
+    assert "not verified: envelope: its bytes are not as iet writes them" in capsys.readouterr().err
 
 
 def test_conflicting_arguments_are_rejected(

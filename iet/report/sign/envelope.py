@@ -136,21 +136,15 @@ def check_canonical(envelope: Envelope, data: bytes, trusted: Mapping[str, SSlib
     Raises:
         VerificationError: a byte, a key id or a signature differs from the canonical form.
     """
-    signatures = list(envelope.signatures.values())
-    canonical = written(envelope, signatures)
-    if canonical != data:
-        pairs = enumerate(zip(canonical, data, strict=False))
-        at = next((i for i, (a, b) in pairs if a != b), min(len(canonical), len(data)))
-        raise VerificationError(f"envelope: byte {at} is not as iet writes it, so it was changed")
-    if len({signature.keyid for signature in signatures}) < len(signatures):
-        raise VerificationError("envelope: a key id comes twice, which iet never writes")
-    for signature in signatures:
-        if signature.keyid not in trusted:
-            raise VerificationError(
-                f"keyid: got {signature.keyid!r:.80}, expected one of the given public keys:"
-                f" {', '.join(trusted)}"
-            )
-        if low_s(signature, trusted[signature.keyid]).signature != signature.signature:
-            raise VerificationError(
-                f"signature: that of {signature.keyid} is not as iet writes it, so it was changed"
-            )
+    signatures = {
+        signature.keyid: low_s(signature, trusted[signature.keyid])
+        if signature.keyid in trusted
+        else signature
+        for signature in envelope.signatures.values()
+    }
+    if written(envelope, list(signatures.values())) != data:
+        raise VerificationError("envelope: its bytes are not as iet writes them, so it was changed")
+    if unknown := signatures.keys() - trusted.keys():
+        raise VerificationError(
+            f"keyid: got {min(unknown)!r:.80}, expected one of the given public keys: {', '.join(trusted)}"
+        )
