@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 import os
 import pathlib
+import reprlib
 from typing import Any
 
 
@@ -77,10 +78,15 @@ def _as_float(value: Any) -> float:
 
 
 def shown(value: object) -> str:
-    """Return the repr of a wrong value; for a very long int, its length."""
+    """Return a short repr of a wrong value of any size or depth; for a very long int, its length."""
     if isinstance(value, int) and value.bit_length() > 128:  # Python refuses to print the longest ones
         return f"an int of {value.bit_length()} bits"
-    return repr(value)
+    return _SHOWN.repr(value)[:80]
+
+
+_SHOWN = reprlib.Repr()
+_SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 60
+_SHOWN.maxlevel = 2
 
 
 def check_path(name: str, value: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import reprlib
 from collections.abc import Callable, Mapping, Sequence
 
 from iet.errors import InputError, ShapeError
@@ -102,16 +101,6 @@ def before_temperature(scheme: Scheme, temperature: object) -> float:
     ):
         raise InputError(f"temperature: got {temperature!r}, expected a finite number above 0")
     return float(temperature)
-
-
-def shown(value: object) -> str:
-    """Return a short repr of a value from a request, of any size or depth, for a message."""
-    return _SHOWN.repr(value)[:80]
-
-
-_SHOWN = reprlib.Repr()
-_SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 60
-_SHOWN.maxlevel = 2
 
 
 def switch(name: str, environment: Mapping[str, str] = os.environ) -> bool:

@@ -13,14 +13,15 @@ position again and gets the same result.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import logging
 import math
 import os
 from numbers import Integral
 from typing import Any
 
-from iet.errors import InputError
-from iet.generation.checks import shown
+from iet.errors import InputError, shown
 
 _MASK = (1 << 32) - 1
 
@@ -80,6 +81,18 @@ def free_of_environment() -> FreeTokens:
         return FreeTokens(**fields)  # type: ignore[arg-type]
     except InputError as error:
         raise InputError(f"IET_FREE_FIRST and IET_FREE_RATE: {error}") from None
+
+
+@functools.cache
+def warn_of_limit(log: logging.Logger, option: str, limit: int, first: int) -> None:
+    """Write once to a server's log that answers of at most `limit` tokens are not marked."""
+    log.warning(
+        "requests with %s %d are not marked: the first %d tokens of an answer are free; ask for more tokens,"
+        " or start the server with fewer free tokens (IET_FREE_FIRST)",
+        option,
+        limit,
+        first,
+    )
 
 
 def check_seed(seed: object) -> None:

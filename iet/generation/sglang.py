@@ -32,11 +32,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iet.errors import IetError, InputError, RegistryError
+from iet.errors import IetError, InputError, RegistryError, shown
 from iet.generation.agents import AGENT_FIELD, SESSION_FIELD, SGLANG_PROCESSOR, session_of_request
-from iet.generation.checks import check_registry, shown, switch
+from iet.generation.checks import check_registry, switch
 from iet.generation.contexts import SequenceContexts
-from iet.generation.free import FreeTokens, check_seed, free_of_environment, request_key
+from iet.generation.free import FreeTokens, check_seed, free_of_environment, request_key, warn_of_limit
 from iet.generation.sessions import SessionRow, SessionRows
 from iet.kernels import embed_
 from iet.marks.registry import Registry
@@ -269,17 +269,6 @@ def _free() -> FreeTokens:
         raise _ServerError(str(error)) from None
 
 
-@functools.cache
-def _warn_of_limit(limit: int, first: int) -> None:
-    """Write once to the log that answers of this length are not marked."""
-    _log.warning(
-        "requests with max_new_tokens %d are not marked: the first %d tokens of an answer are free; ask for"
-        " more tokens, or start the server with fewer free tokens (IET_FREE_FIRST)",
-        limit,
-        first,
-    )
-
-
 def _of_session(sessions: SessionRows, row: int, arguments: dict[str, Any]) -> int:
     """Return the key row of the request's session, or `row` if it has none."""
     if arguments.get(SESSION_FIELD) is None:
@@ -336,7 +325,7 @@ def _check_drawn(request: Any) -> None:
             raise InputError(f"{name}: got {shown(value)}, expected a finite number")
     limit = getattr(params, "max_new_tokens", None)
     if isinstance(limit, int) and limit <= _free().first:
-        _warn_of_limit(limit, _free().first)
+        warn_of_limit(_log, "max_new_tokens", limit, _free().first)
     if request.return_logprob:
         raise InputError(
             'logprobs: got a request for them, expected none: with family "gumbel" SGLang would tell those of'

@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iet.native.marking import GUMBEL, KernelParams
+from iet.native.siphash import sip_hash
 
 _U16 = np.uint64(0xFFFF)  # all integer steps run in uint64 and are cut to their width by a mask
 
@@ -63,40 +64,7 @@ def context_seed(subkeys: ArrayLike, contexts: ArrayLike, counts: ArrayLike = 0)
     suffix = (times & np.uint64(0xFFFFFF)) << np.uint64(32 * (context_len % 2)) | np.uint64(3 << 56)
     last = blocks[..., -1] | np.where(times > 0, suffix, np.uint64(0))
 
-    k0, k1 = keys[..., 0], keys[..., 1]
-    state = [
-        k0 ^ np.uint64(0x736F6D6570736575),
-        k1 ^ np.uint64(0x646F72616E646F6D),
-        k0 ^ np.uint64(0x6C7967656E657261),
-        k1 ^ np.uint64(0x7465646279746573),
-    ]
-    with np.errstate(over="ignore"):
-        for block in (*np.moveaxis(blocks[..., :-1], -1, 0), last):
-            state[3] = state[3] ^ block
-            state = _sip_round(*_sip_round(*state))
-            state[0] = state[0] ^ block
-        state[2] = state[2] ^ np.uint64(0xFF)
-        for _ in range(4):
-            state = _sip_round(*state)
-    return np.asarray(state[0] ^ state[1] ^ state[2] ^ state[3])
-
-
-def _sip_round(v0: Any, v1: Any, v2: Any, v3: Any) -> list[Any]:
-    v0 = v0 + v1
-    v1 = _rotl(v1, 13) ^ v0
-    v0 = _rotl(v0, 32)
-    v2 = v2 + v3
-    v3 = _rotl(v3, 16) ^ v2
-    v0 = v0 + v3
-    v3 = _rotl(v3, 21) ^ v0
-    v2 = v2 + v1
-    v1 = _rotl(v1, 17) ^ v2
-    v2 = _rotl(v2, 32)
-    return [v0, v1, v2, v3]
-
-
-def _rotl(x: Any, bits: int) -> Any:
-    return x << np.uint64(bits) | x >> np.uint64(64 - bits)
+    return sip_hash(keys[..., 0], keys[..., 1], (*np.moveaxis(blocks[..., :-1], -1, 0), last))
 
 
 # ---------------------------------------------------------------- permute
@@ -256,6 +224,8 @@ def gumbel_score(ids: ArrayLike, seeds: ArrayLike) -> NDArray[np.float32]:
 
 def is_marked_id(ids: ArrayLike, vocab_size: int, unmarked_ids: tuple[int, ...]) -> NDArray[np.bool_]:
     """Tell which ids carry a mark: those in [0, V) that are neither special nor padding."""
+    if not unmarked_ids:
+        return (np.asarray(ids) >= 0) & (np.asarray(ids) < vocab_size)
     silent = np.zeros(vocab_size + 1, dtype=np.bool_)
     silent[[*unmarked_ids, vocab_size]] = True
     # A negative id is a very large one here; all from V on share the last entry.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import csv
 import dataclasses
+import io
 import shlex
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -35,6 +37,9 @@ COLUMNS = ("piece", "claimed agent", "verdict", "mark of", "p", "tokens", "note"
 
 MAX_REASONS = 8
 """Maximum number of reasons in one line."""
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""First characters of a cell that a spreadsheet reads as a formula."""
 
 EVALUATION = "iet.claim"
 """`gen_ai.evaluation.name` of the events."""
@@ -211,11 +216,14 @@ class ClaimReport:
 
     def to_csv(self) -> str:
         """Return the pieces as CSV with a header; log_p is a natural logarithm."""
-        from iet.report.index import to_csv
-
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\r\n")
         columns = ["piece", "claim", "verdict", "agent", "log_p", "tokens", "counted", "repeated", "note"]
-        rows = ([getattr(piece, "index" if c == "piece" else c) for c in columns] for piece in self.pieces)
-        return to_csv(columns, rows)
+        writer.writerow(columns)
+        for piece in self.pieces:
+            cells = (getattr(piece, "index" if name == "piece" else name) for name in columns)
+            writer.writerow([f"'{x}" if isinstance(x, str) and x.startswith(_FORMULA) else x for x in cells])
+        return file.getvalue()
 
     def to_html(self, about: tuple[str, ...] = ()) -> str:
         """Return it as a page without scripts that loads nothing; `about` are lines above its table."""

@@ -1,12 +1,9 @@
-"""The index of many documents: a page with a row for each, and the same as CSV."""
+"""The index of many documents: a page with a row for each."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from iet.report.html import table_page
 from iet.report.wording import p_value
@@ -59,31 +56,3 @@ def index(rows: Iterable[Row], about: Sequence[str] = ()) -> str:
     )
     cells = (("", row.link, row.cells()) for row in rows)
     return table_page(title, "Who wrote what", COLUMNS, cells, above=about, below=[explanation])
-
-
-def as_csv(rows: Iterable[Row]) -> str:
-    """Return the rows as CSV with a header; numbers are not rounded, and log_p is a natural logarithm."""
-    return to_csv(
-        ["document", "found", "coverage", "log_p", "tokens", "page", "problem"],
-        (
-            [row.name, ";".join(row.found), row.coverage, row.log_p, row.tokens, row.link, row.problem]
-            for row in rows
-        ),
-    )
-
-
-def to_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table as CSV; None becomes an empty cell.
-
-    Texts are untrusted input. One that a spreadsheet would read as a formula gets an apostrophe before it.
-    """
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\r\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow([f"'{x}" if isinstance(x, str) and x.startswith(_FORMULA) else x for x in row])
-    return file.getvalue()
-
-
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""First characters of a cell that a spreadsheet reads as a formula."""

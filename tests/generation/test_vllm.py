@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from iet.errors import InputError, RegistryError, ShapeError
-from iet.generation.free import request_key
+from iet.generation.free import request_key, warn_of_limit
 from iet.marks.registry import Registry
 from tests.support.vllm_engine import (
     CPU,
@@ -26,7 +26,6 @@ from tests.support.vllm_engine import (
     config,
     forget_settings,
     host_of,
-    settings,
     torch,
     v1,
     v2,
@@ -253,15 +252,15 @@ def test_free_tokens_that_are_none_are_refused(
         IETLogitsProcessor(config(), CPU)
 
 
-def test_a_limit_within_the_free_tokens_is_warned_of(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_within_the_free_tokens_is_warned_of(
+    host: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     host(family="gumbel")
-    said: list[str] = []
-    monkeypatch.setattr(settings, "report", said.append)
-    settings._warn_of_limit.cache_clear()
+    warn_of_limit.cache_clear()
     monkeypatch.setenv("IET_FREE_FIRST", "8")
     forget_settings()
     for limit in (9, 8, 8):
         params = SamplingParams(max_tokens=limit, extra_args={"iet_agent": "planner"})
         IETLogitsProcessor.validate_params(params)
-    assert len(said) == 1
-    assert "requests with max_tokens 8 are not marked" in said[0]
+    [message] = caplog.messages
+    assert "requests with max_tokens 8 are not marked" in message

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import html.parser
-import io
 
-from iet.report.index import COLUMNS, Row, as_csv, index
+from iet.report.index import COLUMNS, Row, index
 
 ROWS = [
     Row("<script>alert(1)</script>", ["a<b", "c"], 0.5, -30.0, 1234, 'pages/"1.html'),
@@ -45,10 +43,3 @@ def test_the_page() -> None:
     assert "read today with <team>.json" in page.words
     assert "\u202e" not in made
     assert "\x1b" not in made
-
-
-def test_csv() -> None:
-    rows = list(csv.DictReader(io.StringIO(as_csv(ROWS), newline="")))
-    assert [row["document"] for row in rows] == [ROWS[0].name, "'=1+1", ROWS[2].name]
-    assert (rows[0]["found"], float(rows[0]["log_p"]), rows[0]["tokens"]) == ("a<b;c", -30.0, "1234")
-    assert (rows[2]["tokens"], rows[2]["problem"]) == ("", '"got" a PDF')

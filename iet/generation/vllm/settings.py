@@ -10,13 +10,13 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from iet.errors import IetError, InputError
+from iet.errors import IetError, InputError, shown
 from iet.generation.agents import AGENT_FIELD as AGENT
 from iet.generation.agents import SESSION_FIELD as SESSION
 from iet.generation.agents import UNMARKED_FIELD as UNMARKED
 from iet.generation.agents import session_of_request
-from iet.generation.checks import shown, switch
-from iet.generation.free import FreeTokens, check_seed, free_of_environment, request_key
+from iet.generation.checks import switch
+from iet.generation.free import FreeTokens, check_seed, free_of_environment, request_key, warn_of_limit
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
 
@@ -111,7 +111,7 @@ class Settings:
             check_seed(params.seed)
         limit = getattr(params, "max_tokens", None)
         if slot >= 0 and self.chooses and limit is not None and limit <= self.free.first:
-            _warn_of_limit(limit, self.free.first)
+            warn_of_limit(_log, "max_tokens", limit, self.free.first)
 
     def marking_slot(self, params: Any) -> int:
         """Return the slot of an admitted request, -1 for an unmarked one, `REFUSED` for an invalid one.
@@ -158,15 +158,6 @@ class RequestKeys:
         self._count += 1
         check_seed(seed)
         return request_key(f"{self._engine}/{self._count}" if seed is None else f"seed {seed}")
-
-
-@functools.cache
-def _warn_of_limit(limit: int, first: int) -> None:
-    """Write once to the log that answers of this length are not marked."""
-    report(
-        f"requests with max_tokens {limit} are not marked: the first {first} tokens of an answer are free;"
-        " ask for more tokens, or start the server with fewer free tokens (IET_FREE_FIRST)"
-    )
 
 
 def preload() -> None:

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from iet.errors import InputError
 from iet.marks.families import FAMILIES, Family
-from iet.marks.foreign.keys import Ids, checked_integer, ends_n_gram
+from iet.marks.foreign.keys import Ids, checked_integer
 from iet.marks.foreign.scheme import EngineScheme, Keys, Mask
 from iet.marks.scheme import MAX_VOCAB_SIZE
 from iet.native.load import compiled
 from iet.native.pairs import number_pairs_of
+from iet.native.reference import is_scored
 from iet.native.texts import Texts
 
 MAX_CONTEXT = 64
@@ -49,7 +50,7 @@ class KeyedGumbel(EngineScheme):
             return super().scored(texts, vocab_size)
         between = texts.between
         filled = np.append(np.zeros(self.n_gram - 1, np.int64), np.where(between, 0, texts.ids))
-        return ends_n_gram(filled, self.n_gram, vocab_size)[self.n_gram - 1 :] & ~between
+        return is_scored(filled, self.n_gram, vocab_size)[self.n_gram - 1 :] & ~between
 
     def pair_numbers(self, texts: Texts, counting: Mask) -> tuple[Ids, Mask]:
         """Number the contexts of each text; see `EngineScheme.pair_numbers`."""

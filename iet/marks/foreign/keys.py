@@ -14,7 +14,7 @@ from iet.marks.keys import Keys
 from iet.marks.profiles import open_tokenizer
 from iet.marks.scheme import AnyScheme, BaseProfile
 from iet.marks.tokenizer import Tokenizer
-from iet.native import reference
+from iet.native.reference import SPAN_UNIT, is_scored
 from iet.native.texts import Texts
 
 Ids = NDArray[np.int64]
@@ -62,7 +62,7 @@ class ForeignKeys(Keys, abc.ABC):
 
     def scored(self, texts: Texts) -> NDArray[np.bool_]:
         """Return which positions [N] are scored, with scores that differ between keys."""
-        return ends_n_gram(texts.ids, self.profile.scheme.n_gram, self.profile.vocab_size)
+        return is_scored(texts.ids, self.profile.scheme.n_gram, self.profile.vocab_size)
 
     def sums(
         self, token_ids: Ids, cuts: Ids, counted: NDArray[np.bool_], num_threads: int
@@ -78,10 +78,10 @@ class ForeignKeys(Keys, abc.ABC):
         positions, starts = positions[edges[0] : edges[-1]], edges[:-1][filled] - edges[0]
         for first in range(0, len(self), _BLOCK):
             units = self.subset(slice(first, first + _BLOCK)).scores(texts, num_threads)[positions]
-            units *= 1 / reference.SPAN_UNIT  # a power of two
+            units *= 1 / SPAN_UNIT  # a power of two
             np.rint(units, out=units)
             sums[filled, first : first + _BLOCK] = np.add.reduceat(units, starts, axis=0, dtype=np.float64)
-        sums *= reference.SPAN_UNIT
+        sums *= SPAN_UNIT
         return sums
 
     def scoring_keys(self, profile: str | None = None) -> Self:
@@ -117,16 +117,6 @@ class ForeignKeys(Keys, abc.ABC):
 
     def __len__(self) -> int:
         return len(self.keys)
-
-
-def ends_n_gram(token_ids: Ids, n_gram: int, vocab_size: int) -> NDArray[np.bool_]:
-    """Return at which positions [T] the last n ids are all in [0, V)."""
-    in_vocabulary = (token_ids >= 0) & (token_ids < vocab_size)
-    scored = in_vocabulary.copy()
-    scored[: n_gram - 1] = False
-    for back in range(1, min(n_gram, len(in_vocabulary))):
-        scored[back:] &= in_vocabulary[:-back]
-    return scored
 
 
 def checked_integer(argument: str, value: Any, low: int, high: int, *, secret: bool = False) -> int:

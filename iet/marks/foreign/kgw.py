@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from iet.errors import InputError
 from iet.marks.families import BernoulliSum, Family, sum_family
-from iet.marks.foreign.keys import Ids, checked_integer, ends_n_gram
+from iet.marks.foreign.keys import Ids, checked_integer
 from iet.marks.foreign.scheme import EngineScheme, Keys, Mask
 from iet.native.load import compiled
+from iet.native.reference import is_scored
 from iet.native.texts import Texts
 
 
@@ -90,7 +91,7 @@ class Kgw(EngineScheme):
         """Return x_j [N, K], also after id 0, which `scored` excludes."""
         green = self._green(vocab_size)
         scores = np.zeros((len(ids), len(keys)), np.float32)
-        positions = np.flatnonzero(ends_n_gram(ids, self.n_gram, vocab_size))
+        positions = np.flatnonzero(is_scored(ids, self.n_gram, vocab_size))
         if not len(positions):
             return scores
         # Each distinct context needs one green list, for the distinct tokens that follow it.

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from iet.marks.foreign.keys import Ids, ends_n_gram
+from iet.marks.foreign.keys import Ids
 from iet.marks.scheme import AnyScheme
 from iet.native.pairs import number_pairs_of
+from iet.native.reference import is_scored
 from iet.native.texts import Texts
 
 Keys = NDArray[np.uint64]
@@ -57,7 +58,7 @@ class EngineScheme(AnyScheme):
 
     def scored(self, texts: Texts, vocab_size: int) -> Mask:
         """Return which positions [N] are scored, with scores that differ between keys."""
-        return ends_n_gram(texts.ids, self.n_gram, vocab_size)
+        return is_scored(texts.ids, self.n_gram, vocab_size)
 
     def pair_numbers(self, texts: Texts, counting: Mask) -> tuple[Ids, Mask]:
         """Number the positions of each text that are in `counting`; equal numbers add no evidence.
