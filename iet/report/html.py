@@ -68,17 +68,22 @@ def page(report: Report, about: Sequence[str] = ()) -> str:
             registry of the audit.
     """
     lines = [harmless(line) for line in about]
-    agents, segments = view.agents(report), view.segments(report)
+    agents, shown = view.agents(report), view.Page(report)
     drawn = {
         "length": report.tokens if report.text is None else len(report.text),
         "boundaries": view.boundaries(report),
         "doubts": view.doubts(report),
         "curves": view.curves(report),
         "graph": view.graph(report),
-        "agents": [{"name": agent.name, "colour": agent.colour} for agent in agents],
+        "agents": [{"name": name, "colour": view.style_of(i)[0]} for i, name in enumerate(agents)],
         "segments": [
-            {"agent": segment.agent, "title": segment.title, "start": segment.start, "end": segment.end}
-            for segment in segments
+            {
+                "agent": None if segment.agent is None else shown.indices[segment.agent],
+                "title": segment.called,
+                "start": extent(segment)[0],
+                "end": extent(segment)[1],
+            }
+            for segment in report.segments
         ],
     }
     return _TEMPLATES.get_template("page.html").render(
@@ -88,7 +93,7 @@ def page(report: Report, about: Sequence[str] = ()) -> str:
         title=" · ".join([*lines[:1], f"iet: {wording.verdict(report)}"]),
         about=lines,
         agents=agents,
-        segments=segments,
+        page=shown,
         data=drawn,
         policy=Markup(policy(FIRST, SCRIPT)),
         first=Markup(FIRST),

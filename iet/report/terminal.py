@@ -98,7 +98,7 @@ def _above(report: Report, width: int | None, bars: bool = True) -> Iterator[_Li
 
 def _below(report: Report, width: int | None) -> Iterator[_Line]:
     """Yield the lines below the text: agents, transitions, assumptions, limits."""
-    rows = [agent.row for agent in view.agents(report) if agent.row is not None]
+    rows = view.agent_rows(report)
     if rows:
         lines = table([view.AGENT_COLUMNS, *rows], width)
         yield from _styled(lines, [None, *(row[0] for row in rows)], styles(report))
@@ -113,7 +113,7 @@ def _below(report: Report, width: int | None) -> Iterator[_Line]:
 def _curves(report: Report, drawn: dict[str, Any], width: int | None) -> Iterator[_Line]:
     """Yield f(t, a) of the agents that occur as bars along the text, the margin, and the segments' starts."""
     colours, listed = styles(report), view.agents(report)
-    named = [(listed[index].name, values) for index, values in drawn["scores"]]
+    named = [(listed[index], values) for index, values in drawn["scores"]]
     cells_of_line = min(width or 100, 100)
     label = min(max(cells(name) for name, _ in [*named, ("margin", [])]), 20, cells_of_line // 2)
     stride = -(-len(drawn["positions"]) // (cells_of_line - label - 1))

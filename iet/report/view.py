@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import bisect
 import collections
-import dataclasses
 import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,79 +42,6 @@ AGENTS = 30
 
 AGENT_COLUMNS = ("agent", "found", "p in the text", "strength of its mark", "segments", "share")
 PLAIN_AGENT_COLUMNS = ("agent", "found", "chance without it", "passages", "share of the text")
-
-
-@dataclasses.dataclass(frozen=True)
-class ShownAgent:
-    """An agent as a report shows it.
-
-    Attributes:
-        index: position among the agents that are shown.
-        name: its name.
-        colour, dash: of its text, from `COLOURS` and `DASHES`.
-        share: its share of the text, from 0 to 1.
-        row, plain: cells of `AGENT_COLUMNS` and `PLAIN_AGENT_COLUMNS`, None if the report has no evidence.
-    """
-
-    index: int
-    name: str
-    colour: str
-    dash: str
-    share: float
-    row: list[str] | None
-    plain: list[str] | None
-
-
-class Piece(NamedTuple):
-    """Text in one shade, and the badges before it.
-
-    Attributes:
-        paragraph: number of the paragraph that starts here, None elsewhere.
-        named: whether the segment's title is shown before the text.
-        depth: shade from 1 to `DEPTHS`, or 0 for none.
-        text: without control characters.
-    """
-
-    paragraph: int | None
-    named: bool
-    depth: int
-    text: str
-
-
-@dataclasses.dataclass(frozen=True)
-class ShownSegment:
-    """A segment as the page shows it.
-
-    Attributes:
-        agent: index into `agents(report)`, None if it has no agent.
-        left_out: whether the caller excluded it.
-        start, end: characters, or tokens if only ids were audited.
-        runs: (depth, start, end) of characters in one shade, see `Piece`. Empty if only ids were audited.
-        pieces: the same runs as text, split at the starts of paragraphs.
-        title: its agent, or "unattributed" and the like.
-        facts, numbers: names and values, without and with terms of the method.
-        why: sentences on how sure it is, and why.
-        row: cells of `segment_columns` from the third on.
-    """
-
-    agent: int | None
-    left_out: bool
-    start: int
-    end: int
-    runs: list[tuple[int, int, int]]
-    pieces: list[Piece]
-    title: str
-    facts: list[tuple[str, str]]
-    numbers: list[tuple[str, str]]
-    why: list[str]
-    row: list[str]
-
-    @property
-    def style(self) -> str:
-        """CSS classes of its text."""
-        if self.agent is None:
-            return "out" if self.left_out else "unnamed"
-        return f"agent a{self.agent}"
 
 
 # Agents
@@ -153,20 +79,24 @@ def shares_of(report: Report) -> dict[str | None, float]:
     return {agent: size / total for agent, size in shares.items()}
 
 
-def agents(report: Report) -> list[ShownAgent]:
+def agents(report: Report) -> list[str]:
     """Return the agents that occur in the text, and others by increasing p-value up to `AGENTS` in all."""
+    return _ordered(report)[: max(len(writers(report)), AGENTS)]
+
+
+def agent_rows(report: Report, *, plain: bool = False) -> list[list[str]]:
+    """Return the cells of `AGENT_COLUMNS`, or of `PLAIN_AGENT_COLUMNS`, of each agent with evidence."""
     shares, detected = shares_of(report), set(report.found)
     counts = collections.Counter(segment.agent for segment in report.segments)
-    listed = []
-    for i, name in enumerate(_ordered(report)[: max(len(writers(report)), AGENTS)]):
-        share, row, plain = shares.get(name, 0.0), None, None
+    rows = []
+    for name in agents(report):
         if name in report.evidence:
             log_p, strength = report.evidence[name], (report.strengths or {}).get(name)
-            head, tail = [name, "yes" if name in detected else "no"], [str(counts[name]), f"{share:.1%}"]
-            row = [*head, p_value(log_p), "" if strength is None else f"{strength:.2f}", *tail]
-            plain = [*head, odds(math.exp(log_p)), *tail]
-        listed.append(ShownAgent(i, name, *style_of(i), share, row, plain))
-    return listed
+            terms = [p_value(log_p), "" if strength is None else f"{strength:.2f}"]
+            figures = [odds(math.exp(log_p))] if plain else terms
+            share = f"{shares.get(name, 0.0):.1%}"
+            rows.append([name, "yes" if name in detected else "no", *figures, str(counts[name]), share])
+    return rows
 
 
 def agents_note(report: Report) -> list[str]:
@@ -187,53 +117,84 @@ def segment_columns(report: Report) -> list[str]:
     return ["#", "agent", "paragraphs", unit, "its agent's share", chance]
 
 
-def segments(report: Report) -> list[ShownSegment]:
-    """Return the segments in order. O(T·P), P the agents that the decoder looked at; deterministic."""
-    indices = _indices(report)
-    # Replacing "\r\n" first keeps the length of the text.
-    text = "" if report.text is None else harmless(report.text.replace("\r\n", " \n"))
-    paragraphs = paragraph_starts(report.text or "")
-    return [_segment(report, segment, indices, text, paragraphs) for segment in report.segments]
+class Page:
+    """The segments of a report as its page shows them. O(T·P), P the agents that the decoder looked at.
 
+    Args:
+        report: what is shown.
 
-def _segment(
-    report: Report, segment: Segment, indices: dict[str, int], text: str, paragraphs: list[int]
-) -> ShownSegment:
-    segment = report.redact_guesses(segment)
-    start, end = extent(segment)
-    numbered, position = _paragraph_numbers(text, start, end, paragraphs), _range((start, end))
-    facts = [("paragraphs", numbered), ("tokens" if report.text is None else "characters", position)]
-    numbers, row = [], [numbered, position, "", ""]
-    if report.text is not None and segment.start is not None and segment.end is not None:
-        numbers.append(("tokens", _range((segment.start, segment.end))))
-    if not segment.left_out:
-        guess, unit, share = segment.best_guess, interval_unit(report), share_words(segment)
-        numbers += [
-            ("published before", f"{segment.published:.0%}" if segment.published else ""),
-            ("posterior", "" if segment.posterior is None else f"{segment.posterior:.3f}"),
-            ("share", share),
-            ("error", "" if segment.error is None else small(segment.error)),
-            ("p alone", p_value(segment.log_p)),
-            ("log p alone", f"{segment.log_p:.2f}"),
-            ("p in the text", "" if guess is None else p_value(report.evidence.get(guess, 0.0))),
-            ("starts within", _range(segment.start_interval, unit)),
-            ("ends within", _range(segment.end_interval, unit)),
-        ]
-        row[2:] = [share, odds(math.exp(segment.log_p) if segment.error is None else segment.error)]
-    runs = _runs(report, segment)
-    return ShownSegment(
-        agent=None if segment.agent is None else indices[segment.agent],
-        left_out=segment.left_out,
-        start=start,
-        end=end,
-        runs=runs,
-        pieces=_pieces(text, start, end, runs, paragraphs),
-        title=segment.called,
-        facts=[(term, value) for term, value in facts if value],
-        numbers=[(term, value) for term, value in numbers if value],
-        why=[*explain(report, segment), *_ends(report, segment)],
-        row=row,
-    )
+    Attributes:
+        segments: those of the report, without the guesses that it does not show.
+        indices: position of each agent among those that are shown.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self.segments = [report.redact_guesses(segment) for segment in report.segments]
+        self.indices = _indices(report)
+        # Replacing "\r\n" first keeps the length of the text.
+        self._text = "" if report.text is None else harmless(report.text.replace("\r\n", " \n"))
+        self._paragraphs = paragraph_starts(report.text or "")
+
+    def style(self, segment: Segment) -> str:
+        """Return the CSS classes of a segment's text."""
+        if segment.agent is None:
+            return "out" if segment.left_out else "unnamed"
+        return f"agent a{self.indices[segment.agent]}"
+
+    def pieces(self, segment: Segment) -> Iterator[tuple[int | None, bool, int, str]]:
+        """Yield the text of a segment in pieces of one shade, cut at the starts of paragraphs.
+
+        Each is the number of the paragraph that starts there or None, whether the segment's title stands
+        before it, its shade from 1 to `DEPTHS` or 0, and the text. The first letter of the segment and of
+        each paragraph has the title.
+        """
+        start, end = extent(segment)
+        low, high = bisect.bisect_left(self._paragraphs, start), bisect.bisect_left(self._paragraphs, end)
+        numbers = {self._paragraphs[i]: i + 1 for i in range(low, high)}
+        titles = sorted({end - len(self._text[start:end].lstrip()), *numbers})
+        for depth, a, b in runs(self._report, segment):
+            cuts = [a, *(title for title in titles if a < title < b), b]
+            for c, d in itertools.pairwise(cuts):
+                yield numbers.get(c), c in titles, depth, self._text[c:d]
+
+    def row(self, segment: Segment) -> list[str]:
+        """Return the cells of `segment_columns` from the third on."""
+        start, end = extent(segment)
+        row = [_paragraph_numbers(self._text, start, end, self._paragraphs), _range((start, end)), "", ""]
+        if not segment.left_out:
+            chance = math.exp(segment.log_p) if segment.error is None else segment.error
+            row[2:] = [share_words(segment), odds(chance)]
+        return row
+
+    def facts(self, segment: Segment) -> list[tuple[str, str]]:
+        """Return names and values without terms of the method."""
+        values = zip(segment_columns(self._report)[2:4], self.row(segment), strict=False)
+        return [(term, value) for term, value in values if value]
+
+    def numbers(self, segment: Segment) -> list[tuple[str, str]]:
+        """Return names and values in terms of the method."""
+        report, numbers = self._report, []
+        if report.text is not None and segment.start is not None and segment.end is not None:
+            numbers.append(("tokens", _range((segment.start, segment.end))))
+        if not segment.left_out:
+            guess, unit = segment.best_guess, interval_unit(report)
+            numbers += [
+                ("published before", f"{segment.published:.0%}" if segment.published else ""),
+                ("posterior", "" if segment.posterior is None else f"{segment.posterior:.3f}"),
+                ("share", share_words(segment)),
+                ("error", "" if segment.error is None else small(segment.error)),
+                ("p alone", p_value(segment.log_p)),
+                ("log p alone", f"{segment.log_p:.2f}"),
+                ("p in the text", "" if guess is None else p_value(report.evidence.get(guess, 0.0))),
+                ("starts within", _range(segment.start_interval, unit)),
+                ("ends within", _range(segment.end_interval, unit)),
+            ]
+        return [(term, value) for term, value in numbers if value]
+
+    def why(self, segment: Segment) -> list[str]:
+        """Return sentences on how sure the segment's agent is, why, and where it begins and ends."""
+        return [*explain(self._report, segment), *_ends(self._report, segment)]
 
 
 def _range(interval: tuple[int, int] | None, unit: str = "") -> str:
@@ -282,7 +243,8 @@ def posterior_runs(
             yield value, a, b
 
 
-def _runs(report: Report, segment: Segment) -> list[tuple[int, int, int]]:
+def runs(report: Report, segment: Segment) -> list[tuple[int, int, int]]:
+    """Return runs (depth, start, end) of a segment's characters in one shade, see `Page.pieces`."""
     if report.text is None:
         return []
     low, high = extent(segment)
@@ -293,20 +255,6 @@ def _runs(report: Report, segment: Segment) -> list[tuple[int, int, int]]:
         return 1 + (posterior * DEPTHS).astype(np.int64).clip(0, DEPTHS - 1)
 
     return list(posterior_runs(report.trace, segment.agent, low, high, depth, DEPTHS))
-
-
-def _pieces(
-    text: str, start: int, end: int, runs: list[tuple[int, int, int]], paragraphs: list[int]
-) -> list[Piece]:
-    """Split the runs of a segment at paragraphs; its first letter and each paragraph have the title."""
-    low, high = bisect.bisect_left(paragraphs, start), bisect.bisect_left(paragraphs, end)
-    numbers = {paragraphs[i]: i + 1 for i in range(low, high)}
-    titles = sorted({end - len(text[start:end].lstrip()), *numbers})
-    pieces = []
-    for depth, a, b in runs:
-        cuts = [a, *(title for title in titles if a < title < b), b]
-        pieces += [Piece(numbers.get(c), c in titles, depth, text[c:d]) for c, d in itertools.pairwise(cuts)]
-    return pieces
 
 
 # Boundaries

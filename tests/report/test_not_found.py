@@ -27,7 +27,8 @@ def wrong() -> Report:
 def cards(report: Report) -> str:
     from iet.report import view
 
-    return "\n".join(line for segment in view.segments(report) for line in segment.why)
+    shown = view.Page(report)
+    return "\n".join(line for segment in shown.segments for line in shown.why(segment))
 
 
 def test_no_prose_names_an_agent_that_is_not_found(wrong: Report) -> None:

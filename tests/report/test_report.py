@@ -22,7 +22,7 @@ from iet.decoding.transitions import Transitions
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.report import REPORT_SCHEMA, Report, Span, terminal
-from iet.report.view import AGENTS, agents, curves
+from iet.report.view import AGENTS, agents, curves, style_of
 from iet.report.wording import p_value
 from tests.support.reports import TEXT, report_of, validator
 
@@ -266,7 +266,7 @@ def test_agents_have_the_colours_that_they_have_on_the_page() -> None:
     occur = tuple(dataclasses.replace(first, agent=names[i]) for i in (7, 0, *range(1, 7)))
     colours = terminal.styles(report_of(agents=names, segments=(*occur, second)))
     listed = agents(report_of(agents=names, segments=(*occur, second)))
-    assert colours == {agent.name: agent.colour for agent in listed[: len(occur)]}
+    assert colours == {name: style_of(i)[0] for i, name in enumerate(listed[: len(occur)])}
     assert colours[names[7]] != colours[names[0]]
     assert colours[names[7]] == colours[names[6]]  # the eighth has the first one's again
 
