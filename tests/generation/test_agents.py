@@ -1,4 +1,4 @@
-"""The one line: what each framework puts on the wire, read off what a server on this machine got."""
+"""Requests that each agent framework sends to a local server, and the rules of `iet.agents`."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ FRAMEWORKS: dict[str, Callable[[str, dict[str, Any], pytest.MonkeyPatch], str]] 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_the_agent_is_on_the_wire(
+def test_frameworks_send_the_agent(
     framework: str, engine: agents.Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -157,7 +157,7 @@ def test_the_agent_is_on_the_wire(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_body_is_json_and_its_own(engine: agents.Engine) -> None:
+def test_body_is_json_and_a_fresh_copy(engine: agents.Engine) -> None:
     body = agents.body(NAME, engine=engine)
     assert json.loads(json.dumps(body)) == body
     for value in body.values():
@@ -167,35 +167,35 @@ def test_a_body_is_json_and_its_own(engine: agents.Engine) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " planner", "plan\nner", "a" * 201, 7, None, b"planner", "\ud800"])
-def test_a_name_that_no_registry_accepts_is_refused(name: Any) -> None:
+def test_rejects_invalid_agent_names(name: Any) -> None:
     with pytest.raises(InputError, match="agent name"):
         agents.body(name)
 
 
 @pytest.mark.parametrize("engine", ["", "VLLM", "tgi", None, 3, ["vllm"]])
-def test_an_engine_that_is_not_there_is_refused_with_those_that_are(engine: Any) -> None:
+def test_rejects_unknown_engines(engine: Any) -> None:
     for call in (lambda: agents.body("a", engine=engine), lambda: agents.enforce({}, "a", engine=engine)):
         with pytest.raises(InputError, match="expected one of vllm, sglang"):
             call()
 
 
-def test_the_gateway_has_the_last_word() -> None:
-    asked = {"model": "m", "vllm_xargs": {"iet_agent": "boss", "session_id": "7"}}
-    assert agents.enforce(asked, "planner") == {
+def test_enforce_overrides_the_client() -> None:
+    sent_fields = {"model": "m", "vllm_xargs": {"iet_agent": "boss", "session_id": "7"}}
+    assert agents.enforce(sent_fields, "planner") == {
         "model": "m",
         "vllm_xargs": {"iet_agent": "planner", "session_id": "7"},
     }
-    assert asked["vllm_xargs"] == {"iet_agent": "boss", "session_id": "7"}
+    assert sent_fields["vllm_xargs"] == {"iet_agent": "boss", "session_id": "7"}
     assert agents.enforce({"vllm_xargs": None}, "planner") == agents.body("planner")
 
-    asked = {
+    sent_fields = {
         "custom_params": {"iet_agent": "boss", "thinking_budget": 5},
         "custom_logit_processor": '{"callable": "00"}',  # code of the client's
         "watermark": {"enabled": False},
         "vllm_xargs": {},
     }
     named = agents.body("planner", engine="sglang")
-    assert agents.enforce(asked, "planner", engine="sglang") == {
+    assert agents.enforce(sent_fields, "planner", engine="sglang") == {
         "custom_params": {"iet_agent": "planner", "thinking_budget": 5},
         "custom_logit_processor": named["custom_logit_processor"],
         "vllm_xargs": {},
@@ -206,18 +206,20 @@ def test_the_gateway_has_the_last_word() -> None:
     ("request_", "named"),
     [([], "request: got list"), (None, "request"), ({"vllm_xargs": "iet_agent"}, "vllm_xargs: got str")],
 )
-def test_a_request_that_is_no_object_is_refused(request_: Any, named: str) -> None:
+def test_rejects_requests_that_are_not_objects(request_: Any, named: str) -> None:
     with pytest.raises(InputError, match=named):
         agents.enforce(request_, "planner")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_session_beside_the_agent(engine: agents.Engine) -> None:
-    own = next(iter(agents.body(NAME, engine=engine)))
+def test_session_of_a_request(engine: agents.Engine) -> None:
+    agent_field = next(iter(agents.body(NAME, engine=engine)))
     body = agents.body(NAME, engine=engine, session="run-7")
-    assert body[own] == {"iet_agent": NAME, "iet_session": "run-7"}
+    assert body[agent_field] == {"iet_agent": NAME, "iet_session": "run-7"}
     assert agents.session_of(body, engine=engine) == "run-7"
-    assert agents.session_of({}, engine=engine) is agents.session_of({own: None}, engine=engine) is None
+    assert (
+        agents.session_of({}, engine=engine) is agents.session_of({agent_field: None}, engine=engine) is None
+    )
     # A client's own goes no further, unless the gateway passes it on.
     assert agents.enforce(body, NAME, engine=engine) == agents.body(NAME, engine=engine)
     assert agents.enforce({}, NAME, engine=engine, session="run-7") == body
@@ -229,13 +231,13 @@ def test_a_session_beside_the_agent(engine: agents.Engine) -> None:
         with pytest.raises(InputError, match="session: got"):
             agents.body(NAME, engine=engine, session=wrong)  # type: ignore[arg-type]
         with pytest.raises(InputError, match=r"^iet_session: got"):
-            agents.session_of({own: {"iet_session": wrong}}, engine=engine)
-    for request in ([], {own: "run-7"}):
+            agents.session_of({agent_field: {"iet_session": wrong}}, engine=engine)
+    for request in ([], {agent_field: "run-7"}):
         with pytest.raises(InputError, match="expected a JSON object"):
             agents.session_of(request, engine=engine)  # type: ignore[arg-type]
 
 
-def test_naming_an_agent_loads_neither_torch_nor_an_engine() -> None:
+def test_agents_imports_no_engine() -> None:
     code = (
         "import sys, iet; iet.agents.body('a'); iet.agents.body('a', engine='sglang');"
         "print(*{'torch', 'numba', 'transformers', 'sglang', 'vllm', 'dill'} & set(sys.modules))"
@@ -245,23 +247,28 @@ def test_naming_an_agent_loads_neither_torch_nor_an_engine() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_truth_and_what_is_the_clients_own_are_no_lies(engine: agents.Engine) -> None:
-    own = next(iter(agents.body(NAME, engine=engine)))
-    for request in ({}, {own: None}, {own: {"session_id": "7"}}, agents.body(NAME, engine=engine)):
-        asked = {"model": "m", **request}
-        agents.refuse_lies(asked, NAME, engine=engine)
-        assert asked == {"model": "m", **request}
+def test_refuse_lies_accepts_true_claims(engine: agents.Engine) -> None:
+    agent_field = next(iter(agents.body(NAME, engine=engine)))
+    for request in (
+        {},
+        {agent_field: None},
+        {agent_field: {"session_id": "7"}},
+        agents.body(NAME, engine=engine),
+    ):
+        sent_fields = {"model": "m", **request}
+        agents.refuse_lies(sent_fields, NAME, engine=engine)
+        assert sent_fields == {"model": "m", **request}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_lies_are_refused_by_name(engine: agents.Engine) -> None:
-    own = next(iter(agents.body(NAME, engine=engine)))
+def test_refuse_lies_rejects_false_claims(engine: agents.Engine) -> None:
+    agent_field = next(iter(agents.body(NAME, engine=engine)))
     for claim in ({"iet_agent": "boss"}, {"iet_agent": NAME.upper()}, {"iet_unmarked": True}, {"iet_": 1}):
-        with pytest.raises(InputError, match=f"^{own}: got {next(iter(claim))} "):
-            agents.refuse_lies({own: claim}, NAME, engine=engine)
-    for field in agents.fields(engine) - {own}:
+        with pytest.raises(InputError, match=f"^{agent_field}: got {next(iter(claim))} "):
+            agents.refuse_lies({agent_field: claim}, NAME, engine=engine)
+    for field in agents.fields(engine) - {agent_field}:
         with pytest.raises(InputError, match=f"^{field}: got one, expected none"):
             agents.refuse_lies({field: {"key": 7}}, NAME, engine=engine)
-    with pytest.raises(InputError, match=f"^{own}: got list"):
-        agents.refuse_lies({own: [1]}, NAME, engine=engine)
+    with pytest.raises(InputError, match=f"^{agent_field}: got list"):
+        agents.refuse_lies({agent_field: [1]}, NAME, engine=engine)
     assert set(agents.body(NAME, engine=engine)) <= agents.fields(engine)

@@ -1,4 +1,4 @@
-"""Contexts of a sequence that an engine keeps: counted as its list grows, and anew where it was shortened."""
+"""Counts of contexts in a sequence whose list an engine extends and shortens."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from iet.generation.contexts import SequenceContexts
 
 
 def counted_at_once(words: int, ids: list[int]) -> int:
-    """How often the last `words` ids stood before."""
+    """Number of earlier occurrences of the last `words` ids."""
     last = ids[-words:]
     return sum(ids[i : i + words] == last for i in range(len(ids) - words)) if len(ids) >= words else 0
 
 
 @pytest.mark.parametrize("words", [1, 2, 3])
 @pytest.mark.parametrize("prompt", [[], [1], [0, 1, 0, 1, 1, 0]], ids=str)
-def test_counts_are_those_of_the_list_as_it_is(words: int, prompt: list[int]) -> None:
+def test_counts_follow_a_growing_and_shrinking_list(words: int, prompt: list[int]) -> None:
     rng, output = np.random.default_rng(words), list[int]()
     contexts = SequenceContexts(words, prompt, output, True)
     shortened = 0

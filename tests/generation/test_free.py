@@ -1,4 +1,4 @@
-"""Free tokens: the choice by request and position, on arrays and tensors, and what is refused."""
+"""Free tokens: the choice by request and position, on arrays and tensors; rejected settings."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.generation import PROMPT, team
 REQUESTS = np.array([request_key(seed) for seed in range(4000)])
 
 
-def test_the_first_tokens_are_free_and_of_the_others_a_share() -> None:
+def test_first_tokens_and_a_random_share_are_free() -> None:
     free = FreeTokens(8, 0.1)
     requests, positions = np.repeat(REQUESTS, 200), np.tile(np.arange(200), len(REQUESTS))
-    found = free.are_free(requests, positions).reshape(len(REQUESTS), 200)
-    assert found[:, :8].all()
-    later = found[:, 8:]
+    result = free.are_free(requests, positions).reshape(len(REQUESTS), 200)
+    assert result[:, :8].all()
+    later = result[:, 8:]
     assert stats.binomtest(int(later.sum()), later.size, 0.1).pvalue > 1e-3
     # Positions and requests are independent of each other.
     assert stats.chisquare(later.sum(axis=0)).pvalue > 1e-3
@@ -43,15 +43,15 @@ def test_no_token_is_free_unless_asked_for() -> None:
     assert almost.all()
 
 
-def test_tensors_and_arrays_agree() -> None:
+def test_tensors_equal_arrays() -> None:
     torch = pytest.importorskip("torch")
     positions = np.arange(len(REQUESTS))
     free = FreeTokens(3, 0.3)
-    found = free.are_free(torch.from_numpy(REQUESTS), torch.from_numpy(positions))
-    assert np.array_equal(found.numpy(), free.are_free(REQUESTS, positions))
+    result = free.are_free(torch.from_numpy(REQUESTS), torch.from_numpy(positions))
+    assert np.array_equal(result.numpy(), free.are_free(REQUESTS, positions))
 
 
-def test_keys_are_of_63_bits_and_follow_from_seed_and_row() -> None:
+def test_request_keys_have_63_bits_and_depend_on_seed_and_row() -> None:
     assert request_key(7) == request_key(7) == 2647286300180484073
     assert len({request_key(7), request_key(8), request_key("7", 1), request_key(7, 2)}) == 4
     assert 0 <= REQUESTS.min() < REQUESTS.max() < 1 << 63
@@ -70,7 +70,7 @@ def test_keys_are_of_63_bits_and_follow_from_seed_and_row() -> None:
         ({"rate": None}, "rate: got None"),
     ],
 )
-def test_numbers_out_of_range_are_refused(options: Any, words: str) -> None:
+def test_rejects_numbers_out_of_range(options: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         FreeTokens(**options)
 
@@ -89,19 +89,19 @@ def is_chosen(row: Any) -> bool:
     return int((~row.isneginf()).sum()) == 1
 
 
-def test_free_rows_are_the_samplers_and_the_others_are_marked() -> None:
+def test_only_tokens_that_are_not_free_are_marked() -> None:
     pytest.importorskip("torch")
     registry = team(family="gumbel")
     free = FreeTokens(3, 0.2)
-    found = generate(iet.WatermarkingConfig(registry, ["planner", None], free=free, seed=11))
+    result = generate(iet.WatermarkingConfig(registry, ["planner", None], free=free, seed=11))
     keys = np.array([request_key(11, row) for row in range(2)])
-    for step, scores in enumerate(found.scores):
+    for step, scores in enumerate(result.scores):
         expected = bool(free.are_free(keys, np.full(2, step))[0])
         assert is_chosen(scores[0]) == (not expected)
         assert not is_chosen(scores[1])
 
 
-def test_the_same_prompt_gets_different_answers_and_a_seed_of_torch_reproduces_them() -> None:
+def test_answers_vary_and_torchs_seed_reproduces_them() -> None:
     torch = pytest.importorskip("torch")
     registry, answers = team(family="gumbel"), []
     marking = iet.WatermarkingConfig(registry, "planner")
@@ -112,25 +112,18 @@ def test_the_same_prompt_gets_different_answers_and_a_seed_of_torch_reproduces_t
     assert all(iet.Auditor(registry).audit(token_ids=row[4:].numpy()).found for row in answers[0])
 
 
-def test_unmarked_rows_stay_those_of_an_unmarked_run() -> None:
-    torch = pytest.importorskip("torch")
-    marked = generate(iet.WatermarkingConfig(team(family="gumbel"), ["planner", None]), seed=4)
-    plain = generate(None, seed=4)
-    assert torch.equal(marked.sequences[1], plain.sequences[1])
-
-
 def test_assisted_decoding_chooses_the_same_positions() -> None:
     pytest.importorskip("torch")
     marking = iet.WatermarkingConfig(team(family="gumbel"), "planner", free=FreeTokens(0, 0.3), seed=5)
     plain = generate(marking, prompt=PROMPT[:1])
-    found = generate(marking, prompt=PROMPT[:1], prompt_lookup_num_tokens=3)
+    result = generate(marking, prompt=PROMPT[:1], prompt_lookup_num_tokens=3)
     chosen = [
-        [is_chosen(scores[0]) for scores in each.scores if each.scores is not None] for each in (plain, found)
+        [is_chosen(scores[0]) for scores in run.scores if run.scores is not None] for run in (plain, result)
     ]
     assert chosen[0] == chosen[1][: len(chosen[0])]
 
 
-def test_an_answer_within_the_free_tokens_is_warned_of() -> None:
+def test_warns_if_all_tokens_are_free() -> None:
     pytest.importorskip("torch")
     marking = iet.WatermarkingConfig(team(family="gumbel"), "planner")
     with pytest.warns(UserWarning, match="nothing is marked: max_new_tokens is 8, and the first 8 tokens"):
@@ -146,22 +139,22 @@ def test_an_answer_within_the_free_tokens_is_warned_of() -> None:
         ({"seed": 1.5}, "seed: got 1.5"),
     ],
 )
-def test_configs_with_bad_values_are_refused(options: Any, words: str) -> None:
+def test_config_rejects_invalid_values(options: Any, words: str) -> None:
     pytest.importorskip("torch")
     with pytest.raises(InputError, match=words):
         iet.WatermarkingConfig(team(family="gumbel"), "planner", **options)
 
 
-def test_free_tokens_are_saved_and_read_again() -> None:
+def test_free_tokens_are_saved_and_loaded() -> None:
     pytest.importorskip("torch")
     registry = team(family="gumbel")
     marking = iet.WatermarkingConfig(registry, "planner", free=FreeTokens(2, 0.3), seed=3)
     saved = marking.to_dict()
-    again = iet.WatermarkingConfig.from_dict(saved, registry=registry)
-    assert (again.free, again.seed) == (FreeTokens(2, 0.3), 3)
+    loaded = iet.WatermarkingConfig.from_dict(saved, registry=registry)
+    assert (loaded.free, loaded.seed) == (FreeTokens(2, 0.3), 3)
     with pytest.raises(InputError, match=r"free: got \{'first': 2, 'other': 1\}, expected first and rate"):
         iet.WatermarkingConfig.from_dict({**saved, "free": {"first": 2, "other": 1}}, registry=registry)
 
 
-def test_the_power_table_counts_on_the_defaults() -> None:
+def test_power_table_uses_the_defaults() -> None:
     assert dataclasses.astuple(FreeTokens()) == (calibration.FREE_FIRST, calibration.FREE_RATE)

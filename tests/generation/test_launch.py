@@ -24,8 +24,8 @@ def host(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     """Make the registry that the environment names."""
 
     def made(**profile: Any) -> Registry:
-        given = {"tokenizer": MODEL, "scheme": Scheme(family="gumbel"), **profile}
-        registry = Registry.create(tmp_path / "host.json", overwrite=True, **given)
+        settings = {"tokenizer": MODEL, "scheme": Scheme(family="gumbel"), **profile}
+        registry = Registry.create(tmp_path / "host.json", overwrite=True, **settings)
         registry.add("planner")
         monkeypatch.setenv("IET_REGISTRY", str(tmp_path / "host.json"))
         return registry
@@ -38,21 +38,21 @@ def checked(engine: str = "vllm", model: str = str(MODEL), **options: Any) -> di
 
 
 def failures(engine: str = "vllm", model: str = str(MODEL), **options: Any) -> dict[str, str]:
-    """Name -> what is wrong."""
-    found = checked(engine, model, **options)
-    return {name: check.says for name, check in found.items() if check.good is False}
+    """Messages of failed checks by name."""
+    checks = checked(engine, model, **options)
+    return {name: check.says for name, check in checks.items() if check.good is False}
 
 
 @pytest.mark.parametrize("family", ["fourier", "gumbel"])
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_what_will_mark(host: Callable[..., Registry], engine: str, family: str) -> None:
+def test_valid_configuration_has_no_failures(host: Callable[..., Registry], engine: str, family: str) -> None:
     registry = host(scheme=Scheme(family=family))
-    found = checked(engine)
+    checks = checked(engine)
     assert failures(engine) == {}
-    assert found["registry"].good
-    assert f"agents planner; profile {registry.profile.id}: {family}," in found["registry"].says
-    assert found["model"].says == "4096 logits"
-    assert found["tokenizer"].good
+    assert checks["registry"].good
+    assert f"agents planner; profile {registry.profile.id}: {family}," in checks["registry"].says
+    assert checks["model"].says == "4096 logits"
+    assert checks["tokenizer"].good
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_what_will_mark(host: Callable[..., Registry], engine: str, family: str)
         ("sglang", {"enable-watermark": ""}, "processor", "under --enable-watermark: leave that out"),
     ],
 )
-def test_options_that_do_not_go_with_a_mark(
+def test_reports_incompatible_options(
     host: Callable[..., Registry], engine: str, options: dict[str, str], name: str, says: str
 ) -> None:
     host()
-    found = failures(engine, options=options)
-    assert list(found) == [name]
-    assert says in found[name]
+    checks = failures(engine, options=options)
+    assert list(checks) == [name]
+    assert says in checks[name]
 
 
 @pytest.mark.parametrize(
@@ -84,19 +84,17 @@ def test_options_that_do_not_go_with_a_mark(
         ("IET_REQUIRE_AGENT", "yes", "IET_REQUIRE_AGENT: got 'yes', expected 0 or 1"),
     ],
 )
-def test_variables_of_the_environment(
+def test_reports_invalid_environment_variables(
     host: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch, variable: str, value: str, says: str
 ) -> None:
     host()
     monkeypatch.setenv(variable, value)
-    found = failures()
-    assert list(found) == ["registry"]
-    assert says in found["registry"]
+    checks = failures()
+    assert list(checks) == ["registry"]
+    assert says in checks["registry"]
 
 
-def test_drafts_go_with_one_runner_only(
-    host: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drafts_need_the_v2_runner(host: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch) -> None:
     host()
     for name in ("sc", "speculative-config"):
         assert failures(options={name: "{}"}) == {}
@@ -104,40 +102,42 @@ def test_drafts_go_with_one_runner_only(
         assert v1["runner"].startswith("the V1 runner takes no drafts")
 
 
-def test_changed_log_probabilities_go_with_family_fourier(host: Callable[..., Registry]) -> None:
+def test_fourier_allows_processed_logprobs(host: Callable[..., Registry]) -> None:
     host(scheme=Scheme())
     assert failures(options={"speculative-config": "{}", "logprobs-mode": "processed_logprobs"}) == {}
 
 
-def test_a_model_that_does_not_fit(host: Callable[..., Registry], tmp_path: pathlib.Path) -> None:
+def test_reports_a_model_of_another_vocabulary_or_tokenizer(
+    host: Callable[..., Registry], tmp_path: pathlib.Path
+) -> None:
     host(vocab_size=5000)
     assert failures()["model"].startswith("the model's vocabulary: got 4096, expected at least 5000")
     host()
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "config.json").write_text('{"text_config": {"vocab_size": 4096}}')
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"text_config": {"vocab_size": 4096}}')
     changed = json.loads((MODEL / "tokenizer.json").read_text())
     changed["added_tokens"][0]["content"] = "<begin>"
     changed["model"]["vocab"]["<begin>"] = changed["model"]["vocab"].pop("<s>")
-    (other / "tokenizer.json").write_text(json.dumps(changed))
+    (folder / "tokenizer.json").write_text(json.dumps(changed))
     for engine in ("vllm", "sglang"):
-        assert list(failures(engine, str(other))) == ["tokenizer"]
+        assert list(failures(engine, str(folder))) == ["tokenizer"]
         assert (
             "an auditor would read other ids than the model wrote"
-            in failures(engine, str(other))["tokenizer"]
+            in failures(engine, str(folder))["tokenizer"]
         )
-        assert failures(engine, str(other), tokenizer=str(MODEL)) == {}
-        assert list(failures(engine, tokenizer=str(other))) == ["tokenizer"]
-    (other / "config.json").write_text("[")
-    found = checked(model=str(other), tokenizer=str(tmp_path))
-    assert (found["model"].good, found["tokenizer"].good) == (None, None)
+        assert failures(engine, str(folder), tokenizer=str(MODEL)) == {}
+        assert list(failures(engine, tokenizer=str(folder))) == ["tokenizer"]
+    (folder / "config.json").write_text("[")
+    checks = checked(model=str(folder), tokenizer=str(tmp_path))
+    assert (checks["model"].good, checks["tokenizer"].good) == (None, None)
     hub = checked(model="owner/name")
     assert hub["model"].good is None
     assert "owner/name: no folder of this machine" in hub["model"].says
 
 
 @pytest.mark.parametrize("path", ["/no/such/model", "./no/such/model", "../no/such/model", "~/no/such/model"])
-def test_a_path_that_is_not_there(
+def test_reports_a_missing_path(
     host: Callable[..., Registry], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     host()
@@ -148,20 +148,20 @@ def test_a_path_that_is_not_there(
         assert failures(engine, path) == {"model": f"{path}: no such path, and no id on the Hub begins so"}
     # One file may be a model, too (GGUF).
     (tmp_path / "model.gguf").touch()
-    for there in (str(tmp_path / "model.gguf"), "./model.gguf", "~/model.gguf"):
-        assert failures(model=there) == {}
+    for existing in (str(tmp_path / "model.gguf"), "./model.gguf", "~/model.gguf"):
+        assert failures(model=existing) == {}
 
 
-def test_the_command_line(
+def test_doctor_command(
     host: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     registry = host()
     asks = ["doctor", "--engine", "vllm", "--model"]
     assert main([*asks, str(MODEL), "--engine-option", "config=more.yaml"]) == 0
-    said = capsys.readouterr().out
-    assert "options: unknown: --config more.yaml is not read here" in said
+    output = capsys.readouterr().out
+    assert "options: unknown: --config more.yaml is not read here" in output
     started = "started with --logits-processors iet.generation.vllm:IETLogitsProcessor"
-    assert said.replace("\n", " ").endswith(f"texts will be marked if the engine is {started} ")
+    assert output.replace("\n", " ").endswith(f"texts will be marked if the engine is {started} ")
     assert main([*asks, "owner/name"]) == 0
     assert capsys.readouterr().out.endswith("provided that model and tokenizer are the registry's\n")
     assert main(["doctor", "--json", "--engine", "sglang", "--model", str(MODEL)]) == 0
@@ -185,6 +185,6 @@ def test_the_command_line(
         assert refusal in capsys.readouterr().err
 
 
-def test_it_imports_no_torch() -> None:
+def test_imports_no_torch() -> None:
     code = "import sys, iet.generation.launch; sys.exit('torch' in sys.modules or 'vllm' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

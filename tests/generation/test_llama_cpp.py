@@ -85,24 +85,24 @@ def ids_of(llm: Any, text: str) -> list[int]:
     return list(llm.tokenize(text.encode(), add_bos=False))
 
 
-def test_the_file_is_the_shipped_model(llm: Any) -> None:
+def test_gguf_file_equals_the_shipped_model(llm: Any) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     text = "The planner said: we'll measure it again, twice. 1234"
     ids = iet.marks.tokenizer.Tokenizer(MODEL / "tokenizer.json").encode(text).token_ids.tolist()
     assert ids_of(llm, text) == list(ids)
-    shown = []
+    seen = []
 
     def look(input_ids: Any, scores: Any) -> Any:
-        shown.append((list(input_ids), np.array(scores)))
+        seen.append((list(input_ids), np.array(scores)))
         return scores
 
     list(take(1, llm.generate(list(ids), logits_processor=[look])))
     model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     with torch.no_grad():
         expected = model(torch.tensor([list(ids)])).logits[0, -1].numpy()
-    assert shown[0][0] == list(ids)
-    np.testing.assert_allclose(shown[0][1], expected, atol=0.02)
+    assert seen[0][0] == list(ids)
+    np.testing.assert_allclose(seen[0][1], expected, atol=0.02)
 
 
 def take(count: int, tokens: Iterator[int]) -> Iterator[int]:
@@ -110,39 +110,42 @@ def take(count: int, tokens: Iterator[int]) -> Iterator[int]:
         yield token
 
 
-def test_what_is_added_is_what_embed_adds_and_the_context_is_the_true_one(llm: Any) -> None:
+def test_logits_and_contexts_equal_embed(llm: Any) -> None:
     registry = team(n_gram=3)
     processor = LogitsProcessor(registry, "critic", TEMPERATURE, model=llm)
-    shown: list[tuple[list[int], Any, tuple[int, ...]]] = []
+    seen: list[tuple[list[int], Any, tuple[int, ...]]] = []
     marked = []
 
-    def before(input_ids: Any, scores: Any) -> Any:
-        shown.append((list(input_ids), np.array(scores), scores.strides))
+    def record_input(input_ids: Any, scores: Any) -> Any:
+        seen.append((list(input_ids), np.array(scores), scores.strides))
         return scores
 
-    def after(input_ids: Any, scores: Any) -> Any:
+    def record_output(input_ids: Any, scores: Any) -> Any:
         marked.append(np.array(scores))
         return scores
 
     prompt = ids_of(llm, "We should")
     tokens = list(
-        take(12, llm.generate(prompt, temp=TEMPERATURE, logits_processor=[before, processor, after]))
+        take(
+            12,
+            llm.generate(prompt, temp=TEMPERATURE, logits_processor=[record_input, processor, record_output]),
+        )
     )
-    assert len(shown) == len(marked) == 12
-    for step, ((ids, scores, strides), found) in enumerate(zip(shown, marked, strict=True)):
+    assert len(seen) == len(marked) == 12
+    for step, ((ids, scores, strides), result) in enumerate(zip(seen, marked, strict=True)):
         assert ids == [*prompt, *tokens[:step]]
         assert strides == (12,)  # one field of records of three
         expected = scores[None].copy()
         iet.embed_(expected, [ids[-2:]], [registry.slot("critic")], registry, temperature=TEMPERATURE)
-        np.testing.assert_array_equal(found, expected[0])
-        assert not np.array_equal(found, scores)
+        np.testing.assert_array_equal(result, expected[0])
+        assert not np.array_equal(result, scores)
 
 
 @pytest.mark.parametrize(
     ("top_k", "top_p", "min_p", "temperature"),
     [(40, 0.95, 0.05, 0.8), (0, 1.0, 0.0, 1.0), (7, 1.0, 0.0, 1.3), (0, 0.6, 0.0, 0.5), (0, 1.0, 0.1, 1.0)],
 )
-def test_gumbel_draws_from_what_the_engines_own_chain_keeps(
+def test_gumbel_filters_equal_the_engines_chain(
     llm: Any, top_k: int, top_p: float, min_p: float, temperature: float
 ) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
@@ -172,24 +175,24 @@ def test_gumbel_draws_from_what_the_engines_own_chain_keeps(
         assert scores[token] == logits[token]
 
 
-def test_gumbel_marks_repeated_contexts_with_noise_of_their_own() -> None:
+def test_gumbel_gives_repeated_contexts_new_noise() -> None:
     registry = team(family="gumbel")
     filters = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "free": iet.FreeTokens(0, 0.0)}
     processor = LogitsProcessor(registry, "planner", 1.0, model=Stub(), **filters)
     logits = np.random.default_rng(1).normal(size=4096).astype(np.float32)
-    found = []
+    tokens = []
     for ids, count in (([5, 7, 8, 9], 0), ([7, 8, 9, 5, 7, 8, 9], 1), ([7, 7, 7, 7, 7], 2)):
         scores, noisy = logits.copy(), logits.copy()
         iet.embed_(noisy[None], [ids[-3:]], [registry.slot("planner")], registry, counts=[count])
         processor(np.array(ids, dtype=np.intc), scores)
-        found.append(int(noisy.argmax()))
-        assert np.flatnonzero(np.isfinite(scores)).tolist() == found[-1:]
-    assert len({*found}) == 3
+        tokens.append(int(noisy.argmax()))
+        assert np.flatnonzero(np.isfinite(scores)).tolist() == tokens[-1:]
+    assert len({*tokens}) == 3
     for ids in ([8, 9], [5, 0, 9]):  # no context, a special id
         np.testing.assert_array_equal(processor(np.array(ids, dtype=np.intc), logits.copy()), logits)
 
 
-def test_free_tokens_are_left_to_the_engine_and_ids_that_do_not_follow_start_a_request() -> None:
+def test_free_tokens_and_the_start_of_a_request() -> None:
     registry, logits = team(family="gumbel"), np.random.default_rng(1).normal(size=4096).astype(np.float32)
 
     def free(processor: LogitsProcessor, ids: list[int]) -> bool:
@@ -200,30 +203,21 @@ def test_free_tokens_are_left_to_the_engine_and_ids_that_do_not_follow_start_a_r
     ids = np.random.default_rng(2).integers(5, 4000, 300).tolist()
     made = functools.partial(LogitsProcessor, registry, "planner", 1.0, model=Stub())
     processor = made(free=iet.FreeTokens(3, 0.2), seed=7)
-    found = [free(processor, ids[: 10 + step]) for step in range(200)]
-    assert found[:3] == [True] * 3
-    assert 20 < sum(found[3:]) < 60
+    first_request = [free(processor, ids[: 10 + step]) for step in range(200)]
+    assert first_request[:3] == [True] * 3
+    assert 20 < sum(first_request[3:]) < 60
     key = np.array([request_key(7, 1)] * 200)
-    assert found == iet.FreeTokens(3, 0.2).are_free(key, np.arange(200)).tolist()
-    again = [free(processor, ids[: 10 + step]) for step in range(200)]  # the next request
-    assert again[:3] == [True] * 3
-    assert again != found
-    other = made(free=iet.FreeTokens(3, 0.2), seed=7)
-    assert [free(other, ids[: 10 + step]) for step in range(200)] == found
+    assert first_request == iet.FreeTokens(3, 0.2).are_free(key, np.arange(200)).tolist()
+    second_request = [free(processor, ids[: 10 + step]) for step in range(200)]  # the next request
+    assert second_request[:3] == [True] * 3
+    assert second_request != first_request
+    same_seed = made(free=iet.FreeTokens(3, 0.2), seed=7)
+    assert [free(same_seed, ids[: 10 + step]) for step in range(200)] == first_request
     assert not free(made(free=iet.FreeTokens(0, 0.0)), ids[:10])
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"seed": "x"}, "seed: got 'x'"), ({"free": 8}, "free: got int, expected iet.FreeTokens")],
-)
-def test_bad_free_tokens_are_refused(options: Any, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        LogitsProcessor(team(family="gumbel"), "planner", 1.0, model=Stub(), **options)
-
-
 @pytest.mark.parametrize("scheme", [{"kappa": 1.6}, {"family": "gumbel"}], ids=["fourier", "gumbel"])
-def test_two_agents_are_told_apart_in_the_text(llm: Any, scheme: dict[str, Any]) -> None:
+def test_audit_distinguishes_two_agents(llm: Any, scheme: dict[str, Any]) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
     registry = team(**scheme)
     text, turns = "", []
@@ -248,26 +242,24 @@ def test_two_agents_are_told_apart_in_the_text(llm: Any, scheme: dict[str, Any])
     middle = [turns[0] // 2, (turns[0] + turns[1]) // 2]
     agents = [
         segment.agent
-        for place in middle
+        for position in middle
         for segment in report.segments
-        if segment.char_start <= place < segment.char_end
+        if segment.char_start <= position < segment.char_end
     ]
     assert agents == ["planner", "critic"]
 
 
 class Stub:
-    """What is asked of a model when a processor is made."""
+    """The attributes of a model that a processor reads."""
 
-    draft_model: Any = None
-
-    def __init__(self, size: int = 4096) -> None:
-        self.size = size
+    def __init__(self, size: int = 4096, draft_model: Any = None) -> None:
+        self.size, self.draft_model = size, draft_model
 
     def n_vocab(self) -> int:
         return self.size
 
 
-def test_scores_of_any_stride_are_marked_in_place() -> None:
+def test_marks_strided_scores_in_place() -> None:
     registry = team(n_gram=3)
     processor = LogitsProcessor(registry, "planner", 2.0, model=Stub())
     records = np.recarray(4100, dtype=[("id", np.intc), ("logit", np.single), ("p", np.single)])
@@ -298,11 +290,12 @@ def test_scores_of_any_stride_are_marked_in_place() -> None:
         ({"top_k": 0.5}, InputError, "top_k: got 0.5, expected an int"),
         ({"top_p": 0.0}, InputError, "top_p: got 0.0, expected a number above 0"),
         ({"min_p": 1.1}, InputError, "min_p: got 1.1, expected a number from 0 to 1"),
+        ({"model": Stub(draft_model=types.SimpleNamespace())}, InputError, "draft_model"),
+        ({"seed": "x"}, InputError, "seed: got 'x'"),
+        ({"free": 8}, InputError, "free: got int, expected iet.FreeTokens"),
     ],
 )
-def test_what_the_engine_would_swallow_is_refused_before(
-    options: dict[str, Any], error: type[Exception], named: str
-) -> None:
+def test_rejects_invalid_arguments(options: dict[str, Any], error: type[Exception], named: str) -> None:
     arguments = {
         "registry": team(),
         "agent": "planner",
@@ -314,14 +307,7 @@ def test_what_the_engine_would_swallow_is_refused_before(
         LogitsProcessor(**arguments)
 
 
-def test_a_draft_model_is_refused() -> None:
-    model = Stub()
-    model.draft_model = types.SimpleNamespace()
-    with pytest.raises(InputError, match="draft_model"):
-        LogitsProcessor(team(), "planner", 1.0, model=model)
-
-
-def test_raw_placement_takes_no_temperature() -> None:
+def test_raw_placement_needs_no_temperature() -> None:
     registry = team(placement="raw")
     scores, expected = np.zeros(4096, dtype=np.single), np.zeros((1, 4096), dtype=np.single)
     LogitsProcessor(registry, "planner", model=Stub())(np.array([7, 8, 9], dtype=np.intc), scores)

@@ -41,7 +41,7 @@ def named(agent: str, **more: Any) -> dict[str, Any]:
 
 
 @needs_sglang
-def test_the_name_in_a_request_is_the_class(sglang: types.SimpleNamespace) -> None:
+def test_processor_name_resolves_to_the_class(sglang: types.SimpleNamespace) -> None:
     import dill
 
     for text in (PROCESSOR, IETLogitsProcessor.to_str()):
@@ -52,7 +52,7 @@ def test_the_name_in_a_request_is_the_class(sglang: types.SimpleNamespace) -> No
 
 
 @needs_sglang
-def test_rows_get_what_embed_adds(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:
+def test_rows_equal_embed(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:
     """Requests come and go, rows are reordered: each step equals embed_ on what the model was shown."""
     engine = Engine(sglang)
     marked = {
@@ -68,25 +68,25 @@ def test_rows_get_what_embed_adds(sglang: types.SimpleNamespace, registry: iet.R
     marked[id(engine.add([3, 4], named("planner", iet_session="run-8"), 0.5))] = ("planner", 0.5)
     engine.run(12)
     changed = 0
-    for running, before, after in engine.steps:
+    for running, unmarked, marked_logits in engine.steps:
         for row, request in enumerate(running):
-            step = [each for each in engine.steps if any(one is request for one in each[0])]
-            number = next(i for i, each in enumerate(step) if each[1] is before)
-            shown = request.truth[: len(request.origin_input_ids) + number]
-            expected = before[row : row + 1].clone()
-            if id(request) in marked and len(shown) >= 2:
+            step = [entry for entry in engine.steps if any(member is request for member in entry[0])]
+            number = next(i for i, entry in enumerate(step) if entry[1] is unmarked)
+            prefix = request.truth[: len(request.origin_input_ids) + number]
+            expected = unmarked[row : row + 1].clone()
+            if id(request) in marked and len(prefix) >= 2:
                 agent, temperature = marked[id(request)]
                 slot, session = registry.slot(agent), request.sampling_params.custom_params.get("iet_session")
                 keys = registry if session is None else registry.session(session)
-                iet.embed_(expected, [shown[-2:]], [slot], keys, temperature=temperature)
-                changed += not torch.equal(expected[0], before[row])
-            assert torch.equal(after[row], expected[0])
+                iet.embed_(expected, [prefix[-2:]], [slot], keys, temperature=temperature)
+                changed += not torch.equal(expected[0], unmarked[row])
+            assert torch.equal(marked_logits[row], expected[0])
     assert changed > 40
     assert all(request.to_finish is None for request in engine.requests)
 
 
 @needs_sglang
-def test_the_audit_finds_who_wrote(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:
+def test_audit_finds_the_writers(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:
     engine = Engine(sglang)
     names = ["critic", "engineer", "planner"]
     requests = [engine.add([7, 8], named(name), 0.8, length=300) for name in names]
@@ -100,7 +100,7 @@ def test_the_audit_finds_who_wrote(sglang: types.SimpleNamespace, registry: iet.
 
 
 @needs_sglang
-def test_a_stale_context_ends_the_request_and_names_the_flag(
+def test_stale_context_ends_the_request_and_names_the_flag(
     sglang: types.SimpleNamespace, registry: iet.Registry
 ) -> None:
     engine = Engine(sglang, overlap=True)
@@ -110,12 +110,12 @@ def test_a_stale_context_ends_the_request_and_names_the_flag(
     assert "--disable-overlap-schedule" in stale.finished_reason.message
     assert len(stale.output_ids) <= 2
     assert plain.finished_reason == "length"
-    for running, before, after in engine.steps[1:]:  # from the first decode on the context is stale
-        assert all(torch.equal(after[row], before[row]) for row in range(len(running)))
+    for running, unmarked, marked_logits in engine.steps[1:]:  # from the first decode on the context is stale
+        assert all(torch.equal(marked_logits[row], unmarked[row]) for row in range(len(running)))
 
 
 @needs_sglang
-def test_retracted_and_chunked_requests_are_not_taken_for_stale(
+def test_retracted_and_chunked_requests_are_not_stale(
     sglang: types.SimpleNamespace, registry: iet.Registry
 ) -> None:
     engine = Engine(sglang)
@@ -131,47 +131,36 @@ def test_retracted_and_chunked_requests_are_not_taken_for_stale(
 
 @needs_sglang
 @pytest.mark.parametrize(
-    ("params", "status", "message"),
+    ("params", "temperature", "message"),
     [
-        ({"iet_agent": "nobody"}, 400, "'nobody', which is no agent"),
-        ({"iet_agent": 7}, 400, "got 7"),
-        ({"iet_agent": None}, 400, "is not there"),
-        ({"other": 1}, 400, "is not there"),
+        ({"iet_agent": "nobody"}, 1.0, "'nobody', which is no agent"),
+        ({"iet_agent": 7}, 1.0, "got 7"),
+        ({"iet_agent": None}, 1.0, "is not there"),
+        ({"other": 1}, 1.0, "is not there"),
+        ({"iet_agent": "planner"}, 1e7, "got 10000000.0"),
     ],
 )
-def test_a_request_that_cannot_be_marked_ends_alone(
-    sglang: types.SimpleNamespace, registry: iet.Registry, params: Any, status: int, message: str
+def test_unmarkable_request_ends_alone(
+    sglang: types.SimpleNamespace, registry: iet.Registry, params: Any, temperature: float, message: str
 ) -> None:
     engine = Engine(sglang)
-    refused = engine.add([7, 8], {"custom_logit_processor": PROCESSOR, "custom_params": params})
+    body = {"custom_logit_processor": PROCESSOR, "custom_params": params}
+    refused = engine.add([7, 8], body, temperature)
     served = engine.add([7, 8], named("critic"), length=3)
     engine.run(4)
-    assert refused.finished_reason.status_code == status
+    assert refused.finished_reason.status_code == 400
     assert message in refused.finished_reason.message
     assert len(refused.output_ids) == 1
     assert served.finished_reason == "length"
+    running, unmarked, marked = engine.steps[0]
+    assert [torch.equal(unmarked[row], marked[row]) for row in map(running.index, (refused, served))] == [
+        True,
+        False,
+    ]
 
 
 @needs_sglang
-def test_a_temperature_out_of_range_ends_its_request_alone(
-    sglang: types.SimpleNamespace, registry: iet.Registry
-) -> None:
-    engine = Engine(sglang)
-    refused = engine.add([7, 8], named("planner"), 1e7)
-    served = engine.add([7, 8], named("critic"), length=3)
-    engine.run(3)
-    assert refused.finished_reason.status_code == 400
-    assert "got 10000000.0" in refused.finished_reason.message
-    assert served.finished_reason == "length"
-    running, before, after = engine.steps[0]
-    changed = {id(request): not torch.equal(before[row], after[row]) for row, request in enumerate(running)}
-    assert changed == {id(refused): False, id(served): True}
-
-
-@needs_sglang
-def test_a_processor_without_its_arguments_warns(
-    sglang: types.SimpleNamespace, registry: iet.Registry
-) -> None:
+def test_warns_without_custom_params(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:
     engine = Engine(sglang)
     engine.add([7, 8], {"custom_logit_processor": PROCESSOR})
     with pytest.warns(UserWarning, match="no custom_params"):
@@ -184,7 +173,7 @@ def test_a_processor_without_its_arguments_warns(
     "problem",
     ["no registry", "mode", "mount", "larger vocabulary", "no counter", "placeholder"],
 )
-def test_a_server_that_cannot_mark_says_why(
+def test_server_reports_why_it_cannot_mark(
     sglang: types.SimpleNamespace,
     registry: iet.Registry,
     problem: str,
@@ -217,24 +206,24 @@ def test_a_server_that_cannot_mark_says_why(
         engine.pending = [(request, 8)]
         engine.record()
     else:
-        other = iet.Registry.create(tmp_path / "other.json", vocab_size=COLUMNS + 1)
-        other.add("planner")
+        larger = iet.Registry.create(tmp_path / "other.json", vocab_size=COLUMNS + 1)
+        larger.add("planner")
         monkeypatch.setenv("IET_REGISTRY", str(tmp_path / "other.json"))
     if problem != "no counter":
         engine.step()
         assert torch.equal(engine.steps[0][1], engine.steps[0][2])
     assert request.finished_reason.status_code == 500
-    told = request.finished_reason.message
+    message_shown = request.finished_reason.message
     if problem in ("no registry", "mode", "mount"):  # the operator's, not the client's
         assert message in logged.getvalue()
-        assert "its log says why" in told
-        assert not any(secret in told for secret in (message, str(tmp_path), "0444"))
+        assert "its log says why" in message_shown
+        assert not any(secret in message_shown for secret in (message, str(tmp_path), "0444"))
     else:
-        assert message in told
+        assert message in message_shown
 
 
 @needs_sglang
-def test_a_device_that_cannot_be_used_ends_the_requests_that_are_marked(
+def test_device_failure_ends_marked_requests_only(
     sglang: types.SimpleNamespace, registry: iet.Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: Any, **__: Any) -> None:
@@ -249,9 +238,7 @@ def test_a_device_that_cannot_be_used_ends_the_requests_that_are_marked(
     assert plain.finished_reason == "length"
 
 
-def test_what_a_step_sends_to_a_device_is_one_copy(
-    registry: iet.Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_step_makes_one_copy_to_the_device(registry: iet.Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = adapter._Batch(adapter._sessions(registry, registry.profile.id), 4)
     rng = np.random.default_rng(1)
     batch.contexts[:] = rng.integers(0, VOCAB, batch.contexts.shape)
@@ -264,12 +251,16 @@ def test_what_a_step_sends_to_a_device_is_one_copy(
     contexts, slots, temperatures = batch.sent(torch.device("cpu"))
     assert copies == [{"non_blocking": True}]
     assert temperatures.dtype == torch.float32
-    for sent, kept in ((contexts, batch.contexts), (slots, batch.slots), (temperatures, batch.temperatures)):
-        np.testing.assert_array_equal(sent.numpy(), kept)
+    for sent, source in (
+        (contexts, batch.contexts),
+        (slots, batch.slots),
+        (temperatures, batch.temperatures),
+    ):
+        np.testing.assert_array_equal(sent.numpy(), source)
 
 
 @needs_sglang
-def test_a_registry_on_a_secret_mount(
+def test_reads_a_registry_from_a_secret_mount(
     sglang: types.SimpleNamespace,
     registry: iet.Registry,
     monkeypatch: pytest.MonkeyPatch,
@@ -285,7 +276,7 @@ def test_a_registry_on_a_secret_mount(
 
 
 @needs_sglang
-def test_draft_rows_are_refused(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:
+def test_rejects_draft_rows(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:
     engine = Engine(sglang)
     request = engine.add([7, 8], named("planner"))
     request.kv.kv_committed_len = 2
@@ -293,7 +284,7 @@ def test_draft_rows_are_refused(sglang: types.SimpleNamespace, registry: iet.Reg
     assert "speculative decoding" in request.to_finish.message
 
 
-def test_the_native_watermark_has_a_key_of_its_own(registry: iet.Registry) -> None:
+def test_native_watermark_keys_are_separate(registry: iet.Registry) -> None:
     field = native_watermark(registry, "planner", context_window=3)
     assert {name: field[name] for name in ("enabled", "context_window")} == {
         "enabled": True,
@@ -302,28 +293,28 @@ def test_the_native_watermark_has_a_key_of_its_own(registry: iet.Registry) -> No
     key = json.loads(json.dumps(field))["key"]
     assert len(bytes.fromhex(key)) == 8
     assert key not in repr(field)
-    assert key not in "".join(repr(each) for each in registry.engine_keys("sglang"))
+    assert key not in "".join(repr(engine_key) for engine_key in registry.engine_keys("sglang"))
     assert key not in (b"\x01" * 32).hex()
     assert key not in registry.marking_keys().subkeys.tobytes().hex()
-    others = {native_watermark(registry, name)["key"] for name in ("critic", "engineer")}
-    assert len(others | {key}) == 3
+    other_keys = {native_watermark(registry, name)["key"] for name in ("critic", "engineer")}
+    assert len(other_keys | {key}) == 3
 
     registry.rotate("planner", secret=b"\x09" * 32)
     assert native_watermark(registry, "planner")["key"] != key
     keys = registry.engine_keys("sglang")
     table = registry.scoring_keys()
-    assert [each.agent for each in keys] == [table.names[owner] for owner in table.owners]
-    assert [each.epoch for each in keys] == table.epochs.tolist()
+    assert [engine_key.agent for engine_key in keys] == [table.names[owner] for owner in table.owners]
+    assert [engine_key.epoch for engine_key in keys] == table.epochs.tolist()
     assert keys[0].key.hex() == key
 
 
 @pytest.mark.parametrize("window", [0, 65, -1, 4.0, True, "4", None])
-def test_a_window_out_of_range_is_refused(registry: iet.Registry, window: Any) -> None:
+def test_rejects_window_out_of_range(registry: iet.Registry, window: Any) -> None:
     with pytest.raises(InputError, match="context_window: got"):
         native_watermark(registry, "planner", context_window=window)
 
 
-def test_engine_keys_refuse_what_is_not_there(registry: iet.Registry) -> None:
+def test_engine_keys_rejects_unknown_names(registry: iet.Registry) -> None:
     with pytest.raises(InputError, match="expected one of sglang"):
         registry.engine_keys("vllm")
     with pytest.raises(RegistryError, match="did you mean 'planner'"):
@@ -333,9 +324,7 @@ def test_engine_keys_refuse_what_is_not_there(registry: iet.Registry) -> None:
 
 
 @needs_sglang
-def test_sglangs_own_detector_tells_the_agents_apart(
-    sglang: types.SimpleNamespace, registry: iet.Registry
-) -> None:
+def test_sglangs_detector_distinguishes_agents(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:
     """Text sampled as its README says, argmax log(u)/p, under the key of one agent."""
     module = sglang.detector()
     field = native_watermark(registry, "critic")
@@ -357,7 +346,7 @@ def test_sglangs_own_detector_tells_the_agents_apart(
 
 
 @needs_sglang
-def test_text_of_sglangs_own_sampler_is_found_in_the_registry(sglang: types.SimpleNamespace) -> None:
+def test_text_of_sglangs_sampler_is_attributed(sglang: types.SimpleNamespace) -> None:
     """The shipped model, SGLang's state and choice of tokens, and a registry that has rotated a key since."""
     pytest.importorskip("transformers")
     from iet.demo.conversation import TASK, load_model
@@ -372,8 +361,8 @@ def test_text_of_sglangs_own_sampler_is_found_in_the_registry(sglang: types.Simp
 
     requests = [types.SimpleNamespace(sampling_params=types.SimpleNamespace(top_k=1 << 30)) for _ in agents]
     for request, field in zip(requests, fields, strict=True):
-        given = None if field is None else json.loads(field)
-        request.sampling_params.watermark = module.normalize_watermark_request(given)
+        request_field = None if field is None else json.loads(field)
+        request.sampling_params.watermark = module.normalize_watermark_request(request_field)
     server = {"default_key": None, "default_context_window": 4, "default_enabled": False}
     batch = module.build_watermark_batch_config(requests, **server, enforce_all=False, device="cpu")
     rows = torch.arange(len(agents))
@@ -407,7 +396,10 @@ def test_text_of_sglangs_own_sampler_is_found_in_the_registry(sglang: types.Simp
 
     keys = iet.EngineKeys(
         "sglang-gumbel",
-        {name: [each.key.hex() for each in registry.engine_keys("sglang", agent=name)] for name in registry},
+        {
+            name: [engine_key.key.hex() for engine_key in registry.engine_keys("sglang", agent=name)]
+            for name in registry
+        },
         tokenizer=tokenizer,
     )
     auditor = iet.Auditor(keys, decoder="window")
@@ -416,6 +408,6 @@ def test_text_of_sglangs_own_sampler_is_found_in_the_registry(sglang: types.Simp
         assert auditor.audit(token_ids=row.tolist()).found == expected
         assert auditor.audit(tokenizer.decode(row[len(prompt) :])).found == expected
     scores = iet.score_tokens(ids[2].tolist(), keys)[len(prompt) :].mean(axis=0)
-    columns = [(each.agent, each.epoch) for each in registry.engine_keys("sglang")]
+    columns = [(engine_key.agent, engine_key.epoch) for engine_key in registry.engine_keys("sglang")]
     assert columns[int(scores.argmax())] == ("planner", 0)
     assert scores.max() > 1.5 > 1.3 > np.sort(scores)[-2]  # unmarked scores have mean 1

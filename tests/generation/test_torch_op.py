@@ -37,7 +37,7 @@ def batch(device: str, dtype: Any = torch.float32) -> tuple[Any, Any, Any]:
     return logits.to(device), contexts.to(device), slots.to(device)
 
 
-def test_the_operator_keeps_its_contract(device: str) -> None:
+def test_operator_passes_opcheck(device: str) -> None:
     keys = key_table(320)
     number = torch_op.handle(keys)
     logits, contexts, slots = batch(device)
@@ -53,7 +53,7 @@ def test_the_operator_keeps_its_contract(device: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_a_compiled_function_marks_as_an_eager_one(device: str, dtype: Any) -> None:
+def test_compiled_function_equals_eager(device: str, dtype: Any) -> None:
     keys = key_table(320)
     number = torch_op.handle(keys)
 
@@ -66,12 +66,12 @@ def test_a_compiled_function_marks_as_an_eager_one(device: str, dtype: Any) -> N
     backend = "inductor" if device == "cuda" else "aot_eager"
     compiled = torch.compile(step, fullgraph=True, backend=backend)
     logits, contexts, slots = batch(device, dtype)
-    before = logits.clone()
+    original = logits.clone()
     result = compiled(logits, contexts, slots)
-    expected = before * 2
+    expected = original * 2
     kernels.embed_(expected, contexts, slots, keys)
     assert torch.equal(result, expected + 1)
-    assert torch.equal(logits, before)
+    assert torch.equal(logits, original)
     # An argument that is marked itself, with other contexts and another number of rows.
     in_place = torch.compile(
         lambda logits, contexts, slots: torch.ops.iet.embed_(logits, contexts, slots, number),
@@ -79,13 +79,13 @@ def test_a_compiled_function_marks_as_an_eager_one(device: str, dtype: Any) -> N
         backend=backend,
     )
     for count in (4, 3):
-        marked, expected = before[:count].clone(), before[:count].clone()
+        marked, expected = original[:count].clone(), original[:count].clone()
         in_place(marked, contexts[:count] + 1, slots[:count])
         kernels.embed_(expected, contexts[:count] + 1, slots[:count], keys)
         assert torch.equal(marked, expected)
 
 
-def test_rows_and_temperature_are_passed_on(device: str) -> None:
+def test_operator_passes_rows_and_temperature(device: str) -> None:
     keys = key_table(320)
     logits, contexts, slots = batch(device)
     expected = logits.clone()
@@ -96,7 +96,7 @@ def test_rows_and_temperature_are_passed_on(device: str) -> None:
     assert not torch.equal(logits, batch(device)[0])
 
 
-def test_rows_are_gathered_on_the_host() -> None:
+def test_embed_marks_selected_rows() -> None:
     keys = key_table(320)
     logits, contexts, slots = (values.numpy() for values in batch("cpu"))
     expected = logits.copy()
@@ -112,27 +112,27 @@ def test_rows_are_gathered_on_the_host() -> None:
     assert np.array_equal(logits, expected)
 
 
-def test_a_handle_lives_as_long_as_its_keys() -> None:
+def test_handle_expires_with_its_keys() -> None:
     keys = key_table(320)
     number = torch_op.handle(keys)
     assert torch_op.handle(keys) == number
-    other = key_table(320)
-    assert torch_op.handle(other) != number
+    new_keys = key_table(320)
+    assert torch_op.handle(new_keys) != number
     del keys
     gc.collect()
     with pytest.raises(InputError, match=rf"keys: {number} is no handle"):
         torch.ops.iet.embed_(*batch("cpu"), number)
 
 
-def test_what_iet_refuses_the_operator_refuses() -> None:
+def test_operator_rejects_invalid_slots() -> None:
     keys = key_table(320)
     logits, contexts, slots = batch("cpu")
     with pytest.raises(InputError, match="slots: row 0 holds 3"):
         torch.ops.iet.embed_(logits, contexts, slots + 1, torch_op.handle(keys))
 
 
-def test_registering_is_what_imports_torch() -> None:
-    said = "print('torch' in sys.modules)"
-    code = f"import sys, iet; {said}; import iet.generation.torch_op; {said}"
+def test_only_the_operator_imports_torch() -> None:
+    statement = "print('torch' in sys.modules)"
+    code = f"import sys, iet; {statement}; import iet.generation.torch_op; {statement}"
     result = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True)
     assert result.stdout.split() == ["False", "True"], result.stderr

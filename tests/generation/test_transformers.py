@@ -40,92 +40,79 @@ transformers = pytest.importorskip("transformers")
 
 @pytest.mark.parametrize("columns", [V, V + 20], ids=["V", "padded"])
 @pytest.mark.parametrize("options", [{}, {"do_sample": True, "temperature": 0.7, "top_p": 0.8}])
-def test_every_step_is_the_models_warped_logits_and_the_oracles_shift(columns: int, options: Any) -> None:
+def test_every_step_adds_the_oracles_shift_to_the_warped_logits(columns: int, options: Any) -> None:
     model = tiny(columns)
     agents = ["planner", "critic", None]
     prompt = [*PROMPT, PROMPT[0]]
-    found = generate(iet.WatermarkingConfig(TEAM, agents), prompt, model, **options)
-    for step, scores in enumerate(found.scores):
+    output = generate(iet.WatermarkingConfig(TEAM, agents), prompt, model, **options)
+    for step, scores in enumerate(output.scores):
         for row, agent in enumerate(agents):
-            prefix = found.sequences[row, : 4 + step]
+            prefix = output.sequences[row, : 4 + step]
             expected = raw_logits(model, prefix)[None]
+            assert_close(output.logits[step][row], expected[0])  # returned logits are the model's own
             if options:
                 expected = transformers.TemperatureLogitsWarper(options["temperature"])(None, expected)
                 expected = transformers.TopPLogitsWarper(options["top_p"])(None, expected)
             assert_close(scores[row], expected[0] + shift(TEAM, agent, prefix, columns))
-            assert torch.isfinite(scores[row, found.sequences[row, 4 + step]])
-
-
-def test_returned_logits_stay_the_models_own() -> None:
-    found = generate(iet.WatermarkingConfig(TEAM, ["planner", "critic"]))
-    for step in range(STEPS):
-        for row in range(2):
-            assert_close(found.logits[step][row], raw_logits(MODEL, found.sequences[row, : 4 + step]))
+            assert torch.isfinite(scores[row, output.sequences[row, 4 + step]])
 
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_rows_of_one_prompt_share_its_agent_in_beams(sampled: bool) -> None:
     options = {"num_beams": 3, "num_return_sequences": 2, "do_sample": sampled}
-    found = generate(iet.WatermarkingConfig(TEAM, ["planner", "critic"]), **options)
-    assert len(found.sequences) == 4
-    for row, sequence in enumerate(found.sequences):
+    output = generate(iet.WatermarkingConfig(TEAM, ["planner", "critic"]), **options)
+    assert len(output.sequences) == 4
+    for row, sequence in enumerate(output.sequences):
         for step in range(STEPS):
             prefix = sequence[: 4 + step]
-            scores = found.scores[step][found.beam_indices[row, step]]
+            scores = output.scores[step][output.beam_indices[row, step]]
             expected = torch.log_softmax(raw_logits(MODEL, prefix), -1)
             assert_close(scores, expected + shift(TEAM, ["planner", "critic"][row // 2], prefix))
 
 
 @pytest.mark.parametrize("agents", ["planner", ["planner", "critic"]])
-def test_embeddings_in_place_of_ids_are_marked_from_the_second_token_on(agents: Any) -> None:
+def test_accepts_input_embeddings(agents: Any) -> None:
     embedded = MODEL.get_input_embeddings()(torch.tensor([[5, 6, 7], [8, 9, 10]]))
     marking = iet.WatermarkingConfig(TEAM, agents)
-    found = MODEL.generate(
+    output = MODEL.generate(
         inputs_embeds=embedded, watermarking_config=marking, do_sample=True, max_new_tokens=8
     )
-    assert found.shape == (2, 8)
+    assert output.shape == (2, 8)
 
 
 def test_rows_of_one_prompt_share_its_agent_in_num_return_sequences() -> None:
     marking = iet.WatermarkingConfig(TEAM, ["planner", None])
-    found = generate(marking, do_sample=True, num_return_sequences=3)
-    assert len({tuple(sequence.tolist()) for sequence in found.sequences}) > 2
-    for row, sequence in enumerate(found.sequences):
+    output = generate(marking, do_sample=True, num_return_sequences=3)
+    assert len({tuple(sequence.tolist()) for sequence in output.sequences}) > 2
+    for row, sequence in enumerate(output.sequences):
         prefix = sequence[: 4 + STEPS - 1]
         expected = raw_logits(MODEL, prefix) + shift(TEAM, ["planner", None][row // 3], prefix)
-        assert_close(found.scores[-1][row], expected)
+        assert_close(output.scores[-1][row], expected)
 
 
-def test_left_padding_changes_no_mark() -> None:
+def test_left_padding_does_not_change_the_mark() -> None:
     padded = [[PAD, PAD, 5, 6], [9, 10, 11, 12]]
-    found = generate(iet.WatermarkingConfig(TEAM, ["planner", "critic"]), padded)
+    output = generate(iet.WatermarkingConfig(TEAM, ["planner", "critic"]), padded)
     alone = generate(iet.WatermarkingConfig(TEAM, "planner"), [[5, 6]])
-    assert torch.equal(found.sequences[0, 2:], alone.sequences[0])
+    assert torch.equal(output.sequences[0, 2:], alone.sequences[0])
     for step in range(STEPS):
-        prefix = found.sequences[0, : 4 + step]
+        prefix = output.sequences[0, : 4 + step]
         expected = raw_logits(MODEL, prefix) + shift(TEAM, "planner", prefix[2:])
-        assert_close(found.scores[step][0], expected)
+        assert_close(output.scores[step][0], expected)
 
 
-@pytest.mark.parametrize("draft_seed", [0, 3], ids=["agreeing", "disagreeing"])
-def test_assisted_decoding_writes_the_same_text(draft_seed: int) -> None:
-    marking = iet.WatermarkingConfig(TEAM, ["planner"])
-    options = {"max_new_tokens": 20}
-    plain = generate(marking, PROMPT[:1], **options)
-    assisted = generate(marking, PROMPT[:1], assistant_model=tiny(seed=draft_seed), **options)
-    assert torch.equal(assisted.sequences, plain.sequences)
-    assert not torch.equal(plain.sequences, generate(None, PROMPT[:1], **options).sequences)
-
-
-def test_prompt_lookup_writes_the_same_text() -> None:
+def test_assisted_decoding_writes_the_same_text() -> None:
     marking, prompt = iet.WatermarkingConfig(TEAM, ["planner"]), [[5, 6, 7, 5, 6, 7, 5, 6]]
     plain = generate(marking, prompt, max_new_tokens=20)
-    looked_up = generate(marking, prompt, max_new_tokens=20, prompt_lookup_num_tokens=3)
-    assert torch.equal(looked_up.sequences, plain.sequences)
+    drafts = [{"assistant_model": tiny(seed=seed)} for seed in (0, 3)]  # agreeing, disagreeing
+    for options in (*drafts, {"prompt_lookup_num_tokens": 3}):
+        assisted = generate(marking, prompt, max_new_tokens=20, **options)
+        assert torch.equal(assisted.sequences, plain.sequences)
+    assert not torch.equal(plain.sequences, generate(None, prompt, max_new_tokens=20).sequences)
 
 
 @pytest.mark.parametrize("kind", ["config", "processor"])
-def test_what_a_grammar_forbids_stays_forbidden(kind: str) -> None:
+def test_forbidden_tokens_stay_forbidden(kind: str) -> None:
     allowed = list(range(20, 60))
     options: dict[str, Any] = {"prefix_allowed_tokens_fn": lambda row, ids: allowed}
     if kind == "config":
@@ -133,33 +120,33 @@ def test_what_a_grammar_forbids_stays_forbidden(kind: str) -> None:
     else:
         marking = None
         options["logits_processor"] = [iet.LogitsProcessor(TEAM, ["planner", "critic"], 1.0)]
-    found = generate(marking, **options)
-    assert set(found.sequences[:, 4:].flatten().tolist()) <= set(allowed)
-    for step, scores in enumerate(found.scores):
+    output = generate(marking, **options)
+    assert set(output.sequences[:, 4:].flatten().tolist()) <= set(allowed)
+    for step, scores in enumerate(output.scores):
         for row, agent in enumerate(["planner", "critic"]):
-            prefix = found.sequences[row, : 4 + step]
+            prefix = output.sequences[row, : 4 + step]
             expected = raw_logits(MODEL, prefix) + shift(TEAM, agent, prefix)
             assert torch.isinf(scores[row]).sum() == V - len(allowed)
             assert_close(scores[row, allowed], expected[allowed])
 
 
-def test_rows_without_an_agent_are_those_of_an_unmarked_run() -> None:
+def test_rows_without_an_agent_equal_an_unmarked_run() -> None:
     unmarked = generate()
     mixed = generate(iet.WatermarkingConfig(TEAM, ["planner", None]))
     assert torch.equal(mixed.sequences[1], unmarked.sequences[1])
     assert all(torch.equal(a[1], b[1]) for a, b in zip(mixed.scores, unmarked.scores, strict=True))
     assert not torch.equal(mixed.scores[0][0], unmarked.scores[0][0])
-    nobody = generate(iet.WatermarkingConfig(TEAM, [None, None]))
-    assert torch.equal(nobody.sequences, unmarked.sequences)
+    unnamed = generate(iet.WatermarkingConfig(TEAM, [None, None]))
+    assert torch.equal(unnamed.sequences, unmarked.sequences)
 
 
 def test_one_name_marks_every_row() -> None:
-    found = generate(iet.WatermarkingConfig(TEAM, "critic"))
+    output = generate(iet.WatermarkingConfig(TEAM, "critic"))
     named = generate(iet.WatermarkingConfig(TEAM, ["critic", "critic"]))
-    assert all(torch.equal(a, b) for a, b in zip(found.scores, named.scores, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(output.scores, named.scores, strict=True))
 
 
-def test_interleaved_calls_do_not_disturb_each_other() -> None:
+def test_interleaved_calls_are_independent() -> None:
     processor = iet.LogitsProcessor(TEAM, ["planner", "critic"], 1.0)
     marking = iet.WatermarkingConfig(TEAM, ["critic", "planner"])
     alone = generate(logits_processor=[processor]).sequences, generate(marking).sequences
@@ -179,61 +166,50 @@ def test_interleaved_calls_do_not_disturb_each_other() -> None:
         assert torch.equal(by_config, alone[1])
 
 
-def test_before_and_after_the_temperature_give_the_same_scores() -> None:
-    options = {"do_sample": True, "temperature": 0.7}
-    after = generate(iet.WatermarkingConfig(TEAM, ["planner", "critic"]), **options)
-    before = generate(
-        logits_processor=[iet.LogitsProcessor(TEAM, ["planner", "critic"], temperature=0.7)], **options
-    )
-    assert torch.equal(before.sequences, after.sequences)
-    for a, b in zip(before.scores, after.scores, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
-
-
 def test_raw_placement_adds_kappa_to_the_models_logits() -> None:
     registry = team(placement="raw")
-    found = generate(
+    output = generate(
         logits_processor=[iet.LogitsProcessor(registry, ["planner", "critic"])],
         do_sample=True,
         temperature=0.5,
     )
     for row, agent in enumerate(["planner", "critic"]):
-        prefix = found.sequences[row, : 4 + STEPS - 1]
+        prefix = output.sequences[row, : 4 + STEPS - 1]
         expected = (raw_logits(MODEL, prefix) + shift(registry, agent, prefix)) / 0.5
-        assert_close(found.scores[-1][row], expected)
+        assert_close(output.scores[-1][row], expected)
 
 
 def test_positions_without_enough_context_carry_no_mark() -> None:
     registry = team(n_gram=4)
-    found = generate(iet.WatermarkingConfig(registry, ["planner"]), [[5]])
+    output = generate(iet.WatermarkingConfig(registry, ["planner"]), [[5]])
     unmarked = [
-        torch.equal(scores, logits) for scores, logits in zip(found.scores, found.logits, strict=True)
+        torch.equal(scores, logits) for scores, logits in zip(output.scores, output.logits, strict=True)
     ]
     assert unmarked == [True, True, False, False, False, False]
     for step in range(2, STEPS):
-        prefix = found.sequences[0, : 1 + step]
-        assert_close(found.scores[step][0], raw_logits(MODEL, prefix) + shift(registry, "planner", prefix))
+        prefix = output.sequences[0, : 1 + step]
+        assert_close(output.scores[step][0], raw_logits(MODEL, prefix) + shift(registry, "planner", prefix))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_models_are_marked_in_float32(dtype: str) -> None:
     model = tiny().to(getattr(torch, dtype))
-    found = generate(iet.WatermarkingConfig(TEAM, ["planner", "critic"]), model=model)
+    output = generate(iet.WatermarkingConfig(TEAM, ["planner", "critic"]), model=model)
     for step in range(STEPS):
-        assert found.scores[step].dtype == torch.float32
+        assert output.scores[step].dtype == torch.float32
         for row, agent in enumerate(["planner", "critic"]):
-            mark = shift(TEAM, agent, found.sequences[row, : 4 + step])
-            assert torch.equal(found.scores[step][row], found.logits[step][row] + mark)
+            mark = shift(TEAM, agent, output.sequences[row, : 4 + step])
+            assert torch.equal(output.scores[step][row], output.logits[step][row] + mark)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_a_processor_takes_every_dtype_and_leaves_its_argument(dtype: str) -> None:
+def test_processor_keeps_the_dtype_and_its_argument(dtype: str) -> None:
     processor = iet.LogitsProcessor(TEAM, ["planner"], temperature=2.0)
     scores = torch.linspace(-4, 4, V)[None].to(getattr(torch, dtype))
-    before = scores.clone()
+    original = scores.clone()
     marked = processor(torch.tensor([[7, 9]]), scores)
-    expected = (before[0].float() + 2 * shift(TEAM, "planner", [7, 9])).to(scores.dtype)
-    assert torch.equal(scores, before)
+    expected = (original[0].float() + 2 * shift(TEAM, "planner", [7, 9])).to(scores.dtype)
+    assert torch.equal(scores, original)
     assert marked.dtype == scores.dtype
     assert torch.equal(marked[0], expected)
 
@@ -241,7 +217,7 @@ def test_a_processor_takes_every_dtype_and_leaves_its_argument(dtype: str) -> No
 # Refusals
 
 
-def test_wrong_numbers_of_agents_are_refused() -> None:
+def test_rejects_wrong_numbers_of_agents() -> None:
     four = [[5, 6], [7, 8], [9, 10], [11, 12]]
     for agents, prompt in [
         (["planner", "critic", "planner"], PROMPT),
@@ -254,7 +230,7 @@ def test_wrong_numbers_of_agents_are_refused() -> None:
 
 
 @pytest.mark.parametrize("make", [iet.WatermarkingConfig, iet.LogitsProcessor])
-def test_agents_that_are_none_or_unknown_are_refused(make: Any) -> None:
+def test_rejects_invalid_and_unknown_agents(make: Any) -> None:
     for agents in ([], "", None, 3, b"planner"):
         with pytest.raises((InputError, RegistryError), match=r"agents: got|agent ''"):
             make(TEAM, agents)
@@ -266,18 +242,18 @@ def test_agents_that_are_none_or_unknown_are_refused(make: Any) -> None:
         make("team.json", ["planner"])
 
 
-def test_a_processor_needs_the_samplers_temperature() -> None:
+def test_processor_rejects_invalid_temperatures() -> None:
     for temperature in (None, 0, -1.0, float("inf"), float("nan"), "0.7"):
         with pytest.raises(InputError, match="temperature: got"):
             iet.LogitsProcessor(TEAM, "planner", temperature)
 
 
-def test_the_config_refuses_raw_placement() -> None:
+def test_config_rejects_raw_placement() -> None:
     with pytest.raises(InputError, match=r'placement: got "raw".*LogitsProcessor'):
         iet.WatermarkingConfig(team(placement="raw"), "planner")
 
 
-def test_a_model_with_a_smaller_vocabulary_is_refused() -> None:
+def test_rejects_a_model_with_a_smaller_vocabulary() -> None:
     with pytest.raises(ShapeError, match=f"vocabulary: got {V - 1}, expected at least {V}"):
         generate(iet.WatermarkingConfig(TEAM, "planner"), model=tiny(V - 1))
     with pytest.raises(ShapeError, match=f"logits: got .*{V - 1}"):
@@ -285,7 +261,7 @@ def test_a_model_with_a_smaller_vocabulary_is_refused() -> None:
 
 
 @pytest.mark.parametrize("scheme", [{}, {"family": "gumbel"}])
-def test_continuous_batching_is_refused_before_it_starts(scheme: dict[str, Any]) -> None:
+def test_config_rejects_continuous_batching(scheme: dict[str, Any]) -> None:
     if not hasattr(MODEL, "generate_batch"):
         pytest.skip("this transformers has no continuous batching")
     model, _ = conversation.load_model()
@@ -296,7 +272,7 @@ def test_continuous_batching_is_refused_before_it_starts(scheme: dict[str, Any])
         model.generate_batch([[5, 6, 7], [8, 9]], generation_config=config, progress_bar=False)
 
 
-def test_a_processor_that_continuous_batching_ignores_warns_that_it_was_never_called() -> None:
+def test_ignored_processor_warns_that_it_was_never_called() -> None:
     if not hasattr(MODEL, "generate_batch"):
         pytest.skip("this transformers has no continuous batching")
     model, _ = conversation.load_model()
@@ -308,7 +284,7 @@ def test_a_processor_that_continuous_batching_ignores_warns_that_it_was_never_ca
         small["continuous_batching_config"] = sizes
     with pytest.warns(
         RuntimeWarning, match=r"never called, so it marked nothing\. generate_batch ignores"
-    ) as told:
+    ) as caught:
         model.generate_batch(
             [[5, 6, 7], [8, 9]],
             generation_config=config,
@@ -316,57 +292,57 @@ def test_a_processor_that_continuous_batching_ignores_warns_that_it_was_never_ca
             logits_processor=[iet.LogitsProcessor(registry, "planner", 1.0)],
             **small,
         )
-    assert [warning.filename for warning in told if "never called" in str(warning.message)] == [__file__]
+    assert [warning.filename for warning in caught if "never called" in str(warning.message)] == [__file__]
 
 
-def test_a_processor_that_was_called_copied_or_pickled_does_not_warn(tmp_path: pathlib.Path) -> None:
+def test_processor_that_was_called_copied_or_pickled_does_not_warn(tmp_path: pathlib.Path) -> None:
     registry = Registry.create(tmp_path / "team.json", vocab_size=V, unmarked_ids=[PAD])
     registry.merge(TEAM)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         generate(logits_processor=[iet.LogitsProcessor(registry, ["planner", "critic"], 1.0)])
         data = pickle.dumps(iet.LogitsProcessor(registry, ["planner", "critic"], 1.0))
         generate(logits_processor=[pickle.loads(data)])
         gc.collect()
-    assert not [warning for warning in told if "never called" in str(warning.message)]
+    assert not [warning for warning in caught if "never called" in str(warning.message)]
 
 
-def test_a_processor_that_is_shown_no_contexts_says_so() -> None:
+def test_rejects_input_without_contexts() -> None:
     processor = iet.WatermarkingConfig(TEAM, "planner").construct_processor(V, "cpu")
     with pytest.raises(ShapeError, match="continuous batching"):
         processor(torch.tensor([3, 4]), torch.zeros(2, V))
 
 
-def test_a_placeholder_in_the_context_is_refused() -> None:
+def test_rejects_a_placeholder_in_the_context() -> None:
     processor = iet.LogitsProcessor(TEAM, ["planner"], 1.0)
     with pytest.raises(InputError, match="holds the id -1"):
         processor(torch.tensor([[5, -1]]), torch.zeros(1, V))
 
 
-def test_threads_that_share_a_processor_get_the_marks_of_their_own_rows() -> None:
+def test_threads_can_share_a_processor() -> None:
     batches = {n: (torch.randint(2, V, (n, 5)), torch.zeros(n, V)) for n in (1, 2, 3)}
     alone = {n: iet.LogitsProcessor(TEAM, "planner", 0.7)(*batch) for n, batch in batches.items()}
     shared = iet.LogitsProcessor(TEAM, "planner", 0.7)
 
-    def told(rows: int) -> int:
+    def num_equal(rows: int) -> int:
         return sum(torch.equal(shared(*batches[rows]), alone[rows]) for _ in range(300))
 
-    before = sys.getswitchinterval()
+    interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # so that they meet
     try:
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
-            assert list(pool.map(told, batches)) == [300] * 3
+            assert list(pool.map(num_equal, batches)) == [300] * 3
     finally:
-        sys.setswitchinterval(before)
+        sys.setswitchinterval(interval)
 
 
-def test_an_agent_of_another_profile_is_refused() -> None:
+def test_rejects_an_agent_of_another_profile() -> None:
     registry = team()
-    other = registry.add_profile(vocab_size=V + 1)
-    registry.add("writer", profile=other)
+    second_profile = registry.add_profile(vocab_size=V + 1)
+    registry.add("writer", profile=second_profile)
     with pytest.raises(InputError, match="profile: got None, expected one of"):
         iet.WatermarkingConfig(registry, "planner")
     with pytest.raises(RegistryError, match="agent 'writer' has profile"):
         iet.WatermarkingConfig(registry, ["planner", "writer"], profile=registry.profile_of("planner").id)
-    found = generate(iet.WatermarkingConfig(registry, "planner", profile=registry.profile_of("planner").id))
-    assert torch.equal(found.sequences, generate(iet.WatermarkingConfig(TEAM, "planner")).sequences)
+    output = generate(iet.WatermarkingConfig(registry, "planner", profile=registry.profile_of("planner").id))
+    assert torch.equal(output.sequences, generate(iet.WatermarkingConfig(TEAM, "planner")).sequences)

@@ -1,4 +1,4 @@
-"""Marking in transformers, on the model that ships with the package: an audit finds who wrote what."""
+"""Audits of text that transformers marked with the shipped model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.teams import team
 
 
 class Studio:
-    """The shipped model, and two turns of 150 tokens at the default strength and at one beyond doubt."""
+    """The shipped model, and two turns of 150 tokens at the default and at a high strength."""
 
     def __init__(self) -> None:
         self.model, self.tokenizer = shipped_model()
@@ -36,11 +36,11 @@ def studio() -> Studio:
 
 def attributed(report: iet.Report) -> list[str]:
     """Who wrote the attributed segments, in order, each once in a row."""
-    found = [segment.agent for segment in report.segments if segment.agent is not None]
-    return [agent for i, agent in enumerate(found) if i == 0 or found[i - 1] != agent]
+    names = [segment.agent for segment in report.segments if segment.agent is not None]
+    return [agent for i, agent in enumerate(names) if i == 0 or names[i - 1] != agent]
 
 
-def test_a_forced_choice_audit_finds_both_agents(studio: Studio) -> None:
+def test_forced_choice_finds_both_agents(studio: Studio) -> None:
     registry, talk = studio.default, studio.default_talk
     report = iet.Auditor(registry, allow_unattributed=False).audit(talk.text)
     ends = registry.open_tokenizer().encode(talk.text).char_ends
@@ -48,7 +48,7 @@ def test_a_forced_choice_audit_finds_both_agents(studio: Studio) -> None:
     assert token_accuracy(token_labels(spans, ends), report.token_agents) > 0.7
 
 
-def test_an_audit_finds_both_agents_in_order_and_their_passage(studio: Studio) -> None:
+def test_audit_finds_agents_order_and_boundary(studio: Studio) -> None:
     report = iet.Auditor(studio.strong).audit(studio.strong_talk.text)
     assert attributed(report) == ["planner", "critic"]
     assert ("planner", "critic") in [(t.source, t.target) for t in report.transitions.observed]
@@ -68,7 +68,7 @@ def test_other_keys_attribute_nothing(studio: Studio) -> None:
         assert report.transitions.observed == ()
 
 
-def test_text_of_a_rotated_key_is_found_under_the_same_name(studio: Studio) -> None:
+def test_text_of_a_rotated_key_keeps_its_agent(studio: Studio) -> None:
     rotated = Registry.loads(studio.strong.dumps())
     rotated.rotate("planner", secret=bytes([99]) * 32)
     assert attributed(iet.Auditor(rotated).audit(studio.strong_talk.text)) == ["planner", "critic"]
@@ -76,7 +76,7 @@ def test_text_of_a_rotated_key_is_found_under_the_same_name(studio: Studio) -> N
     assert attributed(iet.Auditor(current_only).audit(studio.strong_talk.text)) == ["critic"]
 
 
-def test_an_export_marks_and_the_full_registry_reads(studio: Studio) -> None:
+def test_full_registry_reads_text_marked_by_an_export(studio: Studio) -> None:
     text = studio.say(studio.strong.export(None, ["writer"]), ["writer"]).text
     report = iet.Auditor(studio.strong).audit(text)
     assert attributed(report) == ["writer"]

@@ -37,7 +37,7 @@ from tests.support.vllm_engine import (
 )
 
 from iet.generation.vllm import sampler  # isort: skip - after the stubs
-from vllm.exceptions import VLLMValidationError  # isort: skip - likewise
+from vllm.exceptions import VLLMValidationError  # isort: skip - after the stubs
 
 END = 5
 
@@ -56,20 +56,20 @@ def validate(request: pytest.FixtureRequest) -> Callable[[Any], None]:
 
 
 def with_end() -> Any:
-    found = config()
-    found.model_config.hf_config = SimpleNamespace(eos_token_id=[END, 7])
-    return found
+    setting = config()
+    setting.model_config.hf_config = SimpleNamespace(eos_token_id=[END, 7])
+    return setting
 
 
-def test_where_a_text_ends_is_read_of_the_text_model_too() -> None:
-    found = config()
+def test_end_of_text_falls_back_to_the_text_model() -> None:
+    setting = config()
     text = SimpleNamespace(eos_token_id=END)
-    for whole, end in ((SimpleNamespace(), END), (SimpleNamespace(eos_token_id=7), 7)):
-        found.model_config.hf_config, found.model_config.hf_text_config = whole, text
-        assert sampler.end_of_text(found) == end
-    found.model_config.hf_text_config = SimpleNamespace(eos_token_id=None)
-    found.model_config.hf_config = SimpleNamespace(eos_token_id=found.model_config.get_vocab_size())
-    assert sampler.end_of_text(found) == 0
+    for full, end in ((SimpleNamespace(), END), (SimpleNamespace(eos_token_id=7), 7)):
+        setting.model_config.hf_config, setting.model_config.hf_text_config = full, text
+        assert sampler.end_of_text(setting) == end
+    setting.model_config.hf_text_config = SimpleNamespace(eos_token_id=None)
+    setting.model_config.hf_config = SimpleNamespace(eos_token_id=setting.model_config.get_vocab_size())
+    assert sampler.end_of_text(setting) == 0
 
 
 def params_of(arguments: Any, **more: Any) -> Any:
@@ -99,87 +99,87 @@ ARGUMENTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 @pytest.mark.parametrize("family", ["fourier", "gumbel"])
-def test_hostile_arguments_fail_alone(
+def test_invalid_arguments_end_only_their_request(
     host: Any, validate: Any, family: str, name: str, logged: io.StringIO
 ) -> None:
     registry = host(family=family)
     params = params_of(ARGUMENTS[name])
-    with pytest.raises(VLLMValidationError) as told:
+    with pytest.raises(VLLMValidationError) as error:
         validate(params)
-    assert is_short_and_printable(str(told.value))
+    assert is_short_and_printable(str(error.value))
     # And if it got past admission: nothing raises, its row ends, the other's is marked.
-    others = Request("r", params_of({"iet_agent": "critic"}), "critic", [7, 8, 9])
+    second = Request("r", params_of({"iet_agent": "critic"}), "critic", [7, 8, 9])
     logits = torch.from_numpy(np.random.default_rng(1).normal(size=(2, WIDTH)).astype(np.float32))
-    wanted = marked(logits[1], [7, 8, 9], others, registry)
-    for found in both_runners(logits, [params, others.params]):
-        assert torch.isfinite(found[0]).nonzero().tolist() == [[END]]
-        np.testing.assert_array_equal(found[1].numpy(), wanted)
+    wanted = marked(logits[1], [7, 8, 9], second, registry)
+    for output in both_runners(logits, [params, second.params]):
+        assert torch.isfinite(output[0]).nonzero().tolist() == [[END]]
+        np.testing.assert_array_equal(output[1].numpy(), wanted)
     assert "is ended" in logged.getvalue()
 
 
 @pytest.mark.parametrize("arguments", [{"iet_session": "run-7"}, {"iet_session": "r", "iet_unmarked": True}])
-def test_a_session_of_nobody_is_refused(host: Any, validate: Any, arguments: dict[str, Any]) -> None:
+def test_rejects_session_without_an_agent(host: Any, validate: Any, arguments: dict[str, Any]) -> None:
     host()
     with pytest.raises(VLLMValidationError, match="iet_session: got one for text that is not marked"):
         validate(params_of(arguments))
 
 
-def test_sessions_go_with_their_requests(host: Any, validate: Any) -> None:
+def test_session_rows_are_reused(host: Any, validate: Any) -> None:
     """Thousands of sessions, eight at a time: no more rows than that, each with its own key."""
     registry = host(family="gumbel")
     processor, logits = IETLogitsProcessor(with_end(), CPU), torch.randn(8, WIDTH)
     requests: dict[int, Request] = {}
     for step in range(300):
-        place, removed = step % 8, [step % 8] if step >= 8 else []
+        row_index, removed = step % 8, [step % 8] if step >= 8 else []
         params = params_of({"iet_agent": "critic", "iet_session": f"run-{step}"})
         validate(params)
-        requests[place] = Request(f"r{step}", params, "critic", [7, 8, 9])
-        processor.update_state(v1.BatchUpdate(8, removed, [(place, params, [7, 8, 9], [])], []))
+        requests[row_index] = Request(f"r{step}", params, "critic", [7, 8, 9])
+        processor.update_state(v1.BatchUpdate(8, removed, [(row_index, params, [7, 8, 9], [])], []))
         if step % 37 == 36:
-            found = processor.apply(logits.clone())
+            output = processor.apply(logits.clone())
             for row, request in requests.items():
-                np.testing.assert_array_equal(found[row], marked(logits[row], [7, 8, 9], request, registry))
+                np.testing.assert_array_equal(output[row], marked(logits[row], [7, 8, 9], request, registry))
     assert len(processor._marker.keys) == 3 + 64
 
 
 def both_runners(logits: Any, params: list[Any]) -> Iterator[Any]:
-    """What each runner's processor makes of a step of these requests, all with one prompt."""
+    """Logits of one step of these requests after each runner's processor."""
     processor = IETLogitsProcessor(with_end(), CPU)
-    added = [(row, each, [7, 8, 9], []) for row, each in enumerate(params)]
+    added = [(row, item, [7, 8, 9], []) for row, item in enumerate(params)]
     processor.update_state(v1.BatchUpdate(len(params), [], added, []))
     yield processor.apply(logits.clone())
     slots = Slots(len(params))
     processor = IETLogitsProcessor(with_end(), slots.state)
-    requests = [Request(f"r{row}", each, None, [7, 8, 9]) for row, each in enumerate(params)]
+    requests = [Request(f"r{row}", item, None, [7, 8, 9]) for row, item in enumerate(params)]
     for request in requests:
         slots.add(request, processor)
     processor.apply_staged_writes()
     yield processor.apply(logits.clone(), slots.context([(request, []) for request in requests]))
 
 
-def test_what_is_admitted_is_marked(host: Any, validate: Any) -> None:
+def test_admitted_requests_are_marked(host: Any, validate: Any) -> None:
     registry = host()
     for arguments in ({"iet_agent": "planner", **MANY_KEYS}, {"iet_agent": "planner", "iet_unmarked": 0}):
         params = params_of(arguments, seed=10**30)
         validate(params)
         request = Request("r", params, "planner", [7, 8, 9])
         logits = torch.zeros(1, WIDTH)
-        for found in both_runners(logits, [params]):
-            np.testing.assert_array_equal(found[0].numpy(), marked(logits[0], [7, 8, 9], request, registry))
+        for output in both_runners(logits, [params]):
+            np.testing.assert_array_equal(output[0].numpy(), marked(logits[0], [7, 8, 9], request, registry))
 
 
 @pytest.mark.parametrize("seed", ["7", 1.5, [1]])
-def test_a_seed_that_is_no_integer(host: Any, validate: Any, seed: Any) -> None:
+def test_rejects_seed_that_is_not_an_integer(host: Any, validate: Any, seed: Any) -> None:
     host()
     params = params_of({"iet_agent": "planner"})
     params.seed = seed
     with pytest.raises(VLLMValidationError, match="seed: got"):
         validate(params)
-    for found in both_runners(torch.zeros(1, WIDTH), [params]):
-        assert torch.isfinite(found[0]).nonzero().tolist() == [[END]]
+    for output in both_runners(torch.zeros(1, WIDTH), [params]):
+        assert torch.isfinite(output[0]).nonzero().tolist() == [[END]]
 
 
-def test_an_agent_that_only_the_frontend_knows_ends_its_request_alone(
+def test_agent_unknown_to_the_engine_ends_only_its_request(
     host: Any, validate: Any, logged: io.StringIO
 ) -> None:
     registry = host()
@@ -197,35 +197,35 @@ def test_an_agent_that_only_the_frontend_knows_ends_its_request_alone(
     processor.apply_staged_writes()
     step = slots.context([(requests[0], [3, 4]), (requests[1], [])], padding=1)  # with drafts
     logits = torch.zeros(5, WIDTH)
-    found = processor.apply(logits.clone(), step)
-    assert [row.isfinite().nonzero().tolist() for row in found[:3]] == [[[END]]] * 3
-    np.testing.assert_array_equal(found[3].numpy(), marked(logits[3], [7, 8], requests[1], registry))
-    assert torch.equal(found[4], logits[4])
+    output = processor.apply(logits.clone(), step)
+    assert [row.isfinite().nonzero().tolist() for row in output[:3]] == [[[END]]] * 3
+    np.testing.assert_array_equal(output[3].numpy(), marked(logits[3], [7, 8], requests[1], registry))
+    assert torch.equal(output[4], logits[4])
     assert "'latecomer'" in logged.getvalue()
     # The slot is taken by another request.
     slots.remove(requests[0])
-    again = Request("c", params_of(None), None, [7, 8])
-    assert slots.add(again, processor) is False
+    successor = Request("c", params_of(None), None, [7, 8])
+    assert slots.add(successor, processor) is False
     processor.apply_staged_writes()
     assert torch.equal(
-        processor.apply(torch.zeros(1, WIDTH), slots.context([(again, [])])), torch.zeros(1, WIDTH)
+        processor.apply(torch.zeros(1, WIDTH), slots.context([(successor, [])])), torch.zeros(1, WIDTH)
     )
 
 
-def test_ended_rows_follow_the_batch_of_v1(host: Any) -> None:
+def test_v1_ended_rows_move_with_the_batch(host: Any) -> None:
     host()
     processor = IETLogitsProcessor(with_end(), CPU)
     bad, good = params_of({"iet_agent": "nobody"}), params_of(None)
     processor.update_state(v1.BatchUpdate(3, [], [(0, good, [7], []), (2, bad, [7], [])], []))
     swap = v1.MoveDirectionality.SWAP
     processor.update_state(v1.BatchUpdate(3, [], [], [(2, 0, swap)]))
-    found = processor.apply(torch.zeros(3, WIDTH))
-    assert found.isfinite().sum(dim=1).tolist() == [1, WIDTH, WIDTH]
+    output = processor.apply(torch.zeros(3, WIDTH))
+    assert output.isfinite().sum(dim=1).tolist() == [1, WIDTH, WIDTH]
     processor.update_state(v1.BatchUpdate(3, [0], [], []))
     assert processor.apply(torch.zeros(3, WIDTH)).isfinite().all()
 
 
-def test_a_step_that_cannot_be_marked_ends_its_marked_requests(
+def test_failing_step_ends_its_marked_requests(
     host: Any, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     host(n_gram=3)
@@ -236,44 +236,44 @@ def test_a_step_that_cannot_be_marked_ends_its_marked_requests(
             raise InputError("logits: another dtype")
 
         monkeypatch.setattr(sys.modules[f"iet.generation.vllm.{runner}"], "embed_", failing)
-    for found in both_runners(torch.zeros(2, WIDTH), params):
-        assert found.isfinite().sum(dim=1).tolist() == [1, WIDTH]
+    for output in both_runners(torch.zeros(2, WIDTH), params):
+        assert output.isfinite().sum(dim=1).tolist() == [1, WIDTH]
     assert logged.getvalue().count("another dtype") == 2
 
 
-def test_v1_a_placeholder_ends_its_request_alone(host: Any, logged: io.StringIO) -> None:
+def test_v1_placeholder_ends_only_its_request(host: Any, logged: io.StringIO) -> None:
     registry = host()
     processor = IETLogitsProcessor(config(), CPU, False)
     params = SamplingParams(extra_args={"iet_agent": "critic"})
     good, bad = (Request(name, params, "critic", [4, 5]) for name in ("good", "bad"))
-    added = [(row, each.params, each.prompt, each.output) for row, each in enumerate((good, bad))]
+    added = [(row, item.params, item.prompt, item.output) for row, item in enumerate((good, bad))]
     processor.update_state(v1.BatchUpdate(2, [], added, []))
     good.output.append(6)
     bad.output.append(-1)
     for _ in range(2):  # ended for good, and said once
-        found = processor.apply(torch.zeros(2, WIDTH))
+        output = processor.apply(torch.zeros(2, WIDTH))
         np.testing.assert_array_equal(
-            found[0].numpy(), marked(torch.zeros(WIDTH), good.history, good, registry)
+            output[0].numpy(), marked(torch.zeros(WIDTH), good.history, good, registry)
         )
-        assert found[1].isfinite().sum() == 1
+        assert output[1].isfinite().sum() == 1
     assert len(re.findall(r"placeholder.*row 1.*#52461", logged.getvalue())) == 1
 
 
-def test_v2_a_placeholder_among_committed_tokens_ends_the_request(host: Any, logged: io.StringIO) -> None:
+def test_v2_placeholder_ends_its_request(host: Any, logged: io.StringIO) -> None:
     host(n_gram=3)
     slots = Slots(2)
     processor = IETLogitsProcessor(config(), slots.state)
     request = Request("r", SamplingParams(extra_args={"iet_agent": "critic"}), "critic", [4, -1, 5])
     slots.add(request, processor)
     processor.apply_staged_writes()
-    left = processor.apply(torch.zeros(1, WIDTH), slots.context([(request, [])]))
-    assert torch.isfinite(left[0]).nonzero().tolist() == [[0]]
+    result = processor.apply(torch.zeros(1, WIDTH), slots.context([(request, [])]))
+    assert torch.isfinite(result[0]).nonzero().tolist() == [[0]]
     assert re.search(r"placeholder.*#52461", logged.getvalue())
     slots.commit(request, [6])
     processor.apply(torch.zeros(1, WIDTH), slots.context([(request, [])]))
 
 
-def test_processes_of_a_server_compare_what_they_read(
+def test_processes_compare_registry_digests(
     host: Any, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     registry = host()
@@ -288,7 +288,7 @@ def test_processes_of_a_server_compare_what_they_read(
     assert "the registry has changed since this server was started" in logged.getvalue()
 
 
-def test_a_process_reads_when_it_loads_the_class(host: Any) -> None:
+def test_registry_is_read_when_the_class_loads(host: Any) -> None:
     """Not at the first request: an agent that is added later is unknown to all of its processes alike."""
     path = host().path
     code = (

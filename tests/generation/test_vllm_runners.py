@@ -63,7 +63,7 @@ def host(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
 
 
 @each_scheme
-def test_v1_rows_that_come_go_and_move(host: Any, scheme: dict[str, Any]) -> None:
+def test_v1_rows_equal_the_oracle_in_a_changing_batch(host: Any, scheme: dict[str, Any]) -> None:
     registry = host(**scheme)
     rng, engine = np.random.default_rng(1), Batch()
     running: dict[str, Request] = {}
@@ -93,13 +93,13 @@ def test_v1_rows_that_come_go_and_move(host: Any, scheme: dict[str, Any]) -> Non
             continue
         logits = torch.from_numpy(rng.normal(0, 3, (rows, WIDTH)).astype(np.float32))
         logits[:, rng.integers(0, WIDTH, 4)] = -torch.inf
-        found = engine.apply(logits.clone())
+        result = engine.apply(logits.clone())
         for row, id in enumerate(engine.batch.req_ids):
             request = running[id]
             prefilling = request.computed < len(request.history)
             if not prefilling:  # of a chunk before the last one, nothing is sampled
                 wanted = marked(logits[row], request.history, request, registry, penalised=False)
-                np.testing.assert_array_equal(found[row].numpy().view(np.int32), wanted.view(np.int32))
+                np.testing.assert_array_equal(result[row].numpy().view(np.int32), wanted.view(np.int32))
                 checked += bool((wanted != logits[row].numpy()).any())
                 token = int(rng.integers(0, WIDTH))
                 engine.sampled(row, token)
@@ -109,7 +109,7 @@ def test_v1_rows_that_come_go_and_move(host: Any, scheme: dict[str, Any]) -> Non
     assert checked > 100
 
 
-def test_v1_tokens_that_vllm_repairs_and_placeholders_that_it_leaves(host: Any, logged: io.StringIO) -> None:
+def test_v1_asynchronous_placeholders(host: Any, logged: io.StringIO) -> None:
     registry = host(n_gram=3)
     rng = np.random.default_rng(2)
     for by_config in (True, False):  # from the command line; as an entry point
@@ -141,18 +141,18 @@ def test_v1_tokens_that_vllm_repairs_and_placeholders_that_it_leaves(host: Any, 
         engine.batch.update_async_output_token_ids()
         logits = torch.zeros(3, WIDTH)
         if by_config:
-            found = engine.apply(logits.clone())
-            assert torch.equal(found[0], logits[0])  # it names nobody
+            result = engine.apply(logits.clone())
+            assert torch.equal(result[0], logits[0])  # it names no agent
             for row in (1, 2):
                 wanted = marked(logits[row], requests[row].history, requests[row], registry)
-                np.testing.assert_array_equal(found[row].numpy(), wanted)
+                np.testing.assert_array_equal(result[row].numpy(), wanted)
         else:
-            found = engine.apply(logits)
-            assert torch.isfinite(found).sum(dim=1).tolist() == [WIDTH, 1, 1]  # the marked ones are ended
+            result = engine.apply(logits)
+            assert torch.isfinite(result).sum(dim=1).tolist() == [WIDTH, 1, 1]  # the marked ones are ended
             assert re.search(r"row 1.*#52461.*--logits-processors.*--no-async-scheduling", logged.getvalue())
 
 
-def test_v1_interface_order_removed_added_moved(host: Any) -> None:
+def test_v1_updates_apply_removals_additions_moves_in_order(host: Any) -> None:
     """An update that no batch of today makes, but the interface allows: an addition over a removal."""
     registry = host()
     processor = IETLogitsProcessor(config(), CPU, False)
@@ -168,11 +168,11 @@ def test_v1_interface_order_removed_added_moved(host: Any) -> None:
         v1.BatchUpdate(3, [0], [(0, d.params, d.prompt, d.output)], [(0, 1, swap), (2, 1, one_way)])
     )
     d.output.append(9)  # the list is live
-    found = processor.apply(torch.zeros(3, WIDTH))
+    result = processor.apply(torch.zeros(3, WIDTH))
     zeros = torch.zeros(WIDTH)
-    np.testing.assert_array_equal(found[0].numpy(), marked(zeros, b.history, b, registry))
-    np.testing.assert_array_equal(found[1].numpy(), marked(zeros, c.history, c, registry))
-    assert not found[2].any()
+    np.testing.assert_array_equal(result[0].numpy(), marked(zeros, b.history, b, registry))
+    np.testing.assert_array_equal(result[1].numpy(), marked(zeros, c.history, c, registry))
+    assert not result[2].any()
     processor.update_state(None)
     prompt_as_embeddings = (2, d.params, None, [])
     processor.update_state(v1.BatchUpdate(3, [0, 1], [prompt_as_embeddings], []))
@@ -186,7 +186,7 @@ def test_v1_interface_order_removed_added_moved(host: Any) -> None:
 def v2_processor(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Any], Any]]:
-    """What makes a processor over slots: on the CPU, and as on CUDA with the kernels run on the CPU."""
+    """Make a V2 processor: with torch on the CPU, or with the CUDA kernels run on the CPU."""
     if request.param == "gathered by torch":
         yield lambda state: IETLogitsProcessor(config(), state)
         return
@@ -204,7 +204,7 @@ def v2_processor(
 
 
 @each_scheme
-def test_v2_slots_that_are_recycled_and_rows_that_verify_drafts(
+def test_v2_rows_equal_the_oracle_with_recycled_slots_and_drafts(
     host: Any, v2_processor: Any, scheme: dict[str, Any]
 ) -> None:
     registry = host(**scheme)
@@ -233,8 +233,8 @@ def test_v2_slots_that_are_recycled_and_rows_that_verify_drafts(
             continue
         rows: list[tuple[Request, list[int]]] = []
         for request in scheduled:
-            most = 0 if step % 3 == 0 or request.computed < len(request.history) else 4
-            drafts = rng.integers(0, WIDTH, int(rng.integers(0, most + 1))).tolist()
+            max_drafts = 0 if step % 3 == 0 or request.computed < len(request.history) else 4
+            drafts = rng.integers(0, WIDTH, int(rng.integers(0, max_drafts + 1))).tolist()
             if drafts and rng.random() < 0.2:  # placeholders of a first step, which are rejected
                 drafts[int(rng.integers(len(drafts))) :] = [-1]
             rows.append((request, drafts))
@@ -242,21 +242,21 @@ def test_v2_slots_that_are_recycled_and_rows_that_verify_drafts(
         count = len(context.expanded_idx_mapping)
         logits = torch.from_numpy(rng.normal(0, 3, (count, WIDTH)).astype(np.float32))
         logits[:, rng.integers(0, WIDTH, 4)] = -torch.inf
-        found = processor.apply(logits.clone(), context)
+        result = processor.apply(logits.clone(), context)
         row = 0
         for request, drafts in rows:
-            for before in range(len(drafts) + 1):
-                history = request.history + drafts[:before]
-                # Never sampled from: a chunk of a prompt, and what stands after a draft that is none.
-                if request.computed < len(request.history) or -1 in drafts[:before]:
+            for num_drafts in range(len(drafts) + 1):
+                history = request.history + drafts[:num_drafts]
+                # Not sampled from: a chunk of a prompt, and rows after a placeholder draft.
+                if request.computed < len(request.history) or -1 in drafts[:num_drafts]:
                     counts["unused"] += 1
                 else:
                     wanted = marked(logits[row], history, request, registry)
-                    np.testing.assert_array_equal(found[row].numpy().view(np.int32), wanted.view(np.int32))
+                    np.testing.assert_array_equal(result[row].numpy().view(np.int32), wanted.view(np.int32))
                     changed = (wanted != logits[row].numpy()).any()
-                    counts["unmarked" if not changed else "drafts" if before else "plain"] += 1
+                    counts["unmarked" if not changed else "drafts" if num_drafts else "plain"] += 1
                 row += 1
-        assert torch.equal(found[row:], logits[row:])  # padding
+        assert torch.equal(result[row:], logits[row:])  # padding
         for request, drafts in rows:
             if request.computed == len(request.history):
                 right = drafts.index(-1) if -1 in drafts else len(drafts)
@@ -266,29 +266,29 @@ def test_v2_slots_that_are_recycled_and_rows_that_verify_drafts(
     assert min(counts.values()) > 30, counts
 
 
-def test_v2_steps_without_an_agent_return_what_they_got(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_v2_steps_without_an_agent_change_nothing(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = host()
     slots = Slots(2)
     processor = IETLogitsProcessor(config(), slots.state)
-    nobody = Request("r", SamplingParams(), None, [4, 5])
-    assert slots.add(nobody, processor) is False
+    unnamed = Request("r", SamplingParams(), None, [4, 5])
+    assert slots.add(unnamed, processor) is False
     processor.apply_staged_writes()
     monkeypatch.setattr(sys.modules[V2Marker.__module__], "embed_", None)  # a launch would raise
     logits = torch.zeros(1, WIDTH)
-    assert processor.apply(logits, slots.context([(nobody, [])])) is logits
+    assert processor.apply(logits, slots.context([(unnamed, [])])) is logits
     monkeypatch.undo()
     monkeypatch.setenv("IET_REGISTRY", str(registry.path))
     monkeypatch.setenv("IET_DEFAULT_AGENT", "writer")
     processor = IETLogitsProcessor(config(), slots.state)
-    by_default = dataclasses.replace(nobody, id="s", agent="writer")
+    by_default = dataclasses.replace(unnamed, id="s", agent="writer")
     assert slots.add(by_default, processor) is True
     processor.apply_staged_writes()
-    found = processor.apply(logits.clone(), slots.context([(by_default, [])]))
-    np.testing.assert_array_equal(found[0].numpy(), marked(logits[0], [4, 5], by_default, registry))
+    result = processor.apply(logits.clone(), slots.context([(by_default, [])]))
+    np.testing.assert_array_equal(result[0].numpy(), marked(logits[0], [4, 5], by_default, registry))
 
 
-def test_v2_on_a_device_a_step_is_two_kernels(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of torch's is queued; what the kernel refused is raised before a later step."""
+def test_v2_step_launches_two_kernels(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch queues nothing; a kernel's error is raised before a later step."""
     host(n_gram=3)
     slots = Slots(3)
     with cuda_on_host.built() as module:
@@ -301,15 +301,15 @@ def test_v2_on_a_device_a_step_is_two_kernels(host: Any, monkeypatch: pytest.Mon
         processor.apply_staged_writes()
         for drafts in ([], [7, 8]):
             logits, context = torch.zeros(1 + len(drafts), WIDTH), slots.context([(request, drafts)])
-            before = cuda_on_host.launches(module)
+            num_drafts = cuda_on_host.launches(module)
             with Queued() as queued:
                 processor.apply(logits, context)
             assert queued.work == 0
-            assert cuda_on_host.launches(module) == before + 2
+            assert cuda_on_host.launches(module) == num_drafts + 2
             assert [bool(row.any()) for row in logits] == [False, True, True][: len(logits)]
             with pytest.raises(InputError, match=r"placeholder.*#52461.*row"):
                 processor.apply_staged_writes()
-            processor.apply_staged_writes()  # it is told once
+            processor.apply_staged_writes()  # reported once
 
 
 class Queued(TorchDispatchMode):
@@ -372,7 +372,7 @@ def writers(prompt: list[int]) -> list[Request]:
 
 
 @each_family
-def test_v1_text_is_found(
+def test_v1_text_is_attributed(
     library: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, scheme: Scheme
 ) -> None:
     from vllm.v1.sample.sampler import Sampler
@@ -398,7 +398,7 @@ def test_v1_text_is_found(
 
 
 @each_family
-def test_v2_text_with_drafts_is_found(
+def test_v2_text_with_drafts_is_attributed(
     library: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, scheme: Scheme
 ) -> None:
     model, tokenizer, prompt = library
@@ -442,7 +442,7 @@ def looked_up(history: list[int]) -> list[int]:
 
 
 @pytest.mark.gpu
-def test_v2_sits_inside_a_captured_graph(host: Any) -> None:
+def test_v2_runs_in_a_captured_graph(host: Any) -> None:
     if iet.backends().cuda_devices == 0:
         pytest.skip("no CUDA device")
     registry = host(n_gram=3)
@@ -477,8 +477,8 @@ def test_v2_sits_inside_a_captured_graph(host: Any) -> None:
     graph.replay()
     torch.cuda.synchronize()
     for row in range(9):
-        request, before = requests[row // 3], row % 3
-        wanted = marked(torch.zeros(WIDTH), request.history + [7, 8][:before], request, registry)
+        request, num_drafts = requests[row // 3], row % 3
+        wanted = marked(torch.zeros(WIDTH), request.history + [7, 8][:num_drafts], request, registry)
         np.testing.assert_array_equal(logits[row].cpu().numpy(), wanted)
     assert not logits[9].any()
     slots.commit(requests[0], [-1])

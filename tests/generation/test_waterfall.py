@@ -1,4 +1,4 @@
-"""Marking in transformers as the Waterfall package marks: its text is read, what cannot be is refused."""
+"""Marking in transformers as the Waterfall package does: audits, rows, rejected arguments."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def written() -> list[str]:
     return turns(["planner", "critic", None], 200, 2.0)
 
 
-def test_two_agents_are_told_apart(
+def test_audit_distinguishes_two_agents(
     written: list[str], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second, unmarked = written
@@ -62,10 +62,10 @@ def test_two_agents_are_told_apart(
     assert "waterfall, n 2, k_p 1, V 4096" in str(report)
     assert report.registry_digest == keys.digest
     for decoder in ("cusum", "window"):
-        found = iet.Auditor(keys, decoder, allow_unattributed=False).audit(text).char_agents
-        assert {run.agent for run in found} <= {"planner", "critic"}
-    others = iet.WaterfallKeys({"planner": 52, "critic": 53}, tokenizer=MODEL)
-    assert iet.Auditor(others).audit(text).coverage == 0
+        runs = iet.Auditor(keys, decoder, allow_unattributed=False).audit(text).char_agents
+        assert {run.agent for run in runs} <= {"planner", "critic"}
+    other_keys = iet.WaterfallKeys({"planner": 52, "critic": 53}, tokenizer=MODEL)
+    assert iet.Auditor(other_keys).audit(text).coverage == 0
     assert iet.Auditor(keys).audit(unmarked).coverage == 0
 
     assert_fits_the_schema(report)
@@ -84,22 +84,22 @@ def test_two_agents_are_told_apart(
     assert by_command["profiles"][0]["id"] == report.profile.id
 
 
-def test_our_own_keys_do_not_find_its_marks(written: list[str]) -> None:
+def test_registry_keys_do_not_find_waterfall_marks(written: list[str]) -> None:
     registry = iet.Registry.create(None, tokenizer=MODEL)
     registry.add("planner")
     assert iet.Auditor(registry).audit(" ".join(written)).coverage == 0
 
 
-def test_an_unmarked_row_and_rows_of_one_prompt() -> None:
+def test_rows_equal_the_formula() -> None:
     keys = iet.WaterfallKeys({"a": 42, "b": 43}, vocab_size=300)
     processor = iet.WaterfallLogitsProcessor(keys, ["a", None, "b"], prompt_length=2, kappa=1.0)
     ids = torch.tensor([[1, 2, 3]] * 6)
-    found = processor(ids, torch.zeros(6, 310))
+    result = processor(ids, torch.zeros(6, 310))
     for row, key in enumerate([42, 42, None, None, 43, 43]):
         expected = np.zeros(310, dtype=np.float32)
         if key is not None:
             expected[:300] = waterfall_phi(300, 1)[numpys(key, [3], 300)]
-        assert np.array_equal(found[row].numpy(), expected)
+        assert np.array_equal(result[row].numpy(), expected)
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def test_an_unmarked_row_and_rows_of_one_prompt() -> None:
         ({"kappa": float("nan")}, "kappa: got nan"),
     ],
 )
-def test_processors_that_cannot_be_are_refused(change: dict[str, Any], message: str) -> None:
+def test_rejects_invalid_processor_arguments(change: dict[str, Any], message: str) -> None:
     keys = iet.WaterfallKeys({"a": 42}, vocab_size=100)
     arguments: dict[str, Any] = {"keys": keys, "agents": "a", "prompt_length": 3, "kappa": 0.8, **change}
     with pytest.raises(InputError, match=message):
         iet.WaterfallLogitsProcessor(arguments.pop("keys"), arguments.pop("agents"), **arguments)
 
 
-def test_processors_take_numbers_of_numpy() -> None:
+def test_accepts_numpy_numbers() -> None:
     keys = iet.WaterfallKeys({"a": 42}, vocab_size=100)
     ids, logits = torch.tensor([[1, 2, 3, 4]]), torch.zeros(1, 100)
     plain = iet.WaterfallLogitsProcessor(keys, "a", prompt_length=2, kappa=0.5)
@@ -131,7 +131,7 @@ def test_processors_take_numbers_of_numpy() -> None:
     assert torch.equal(numpys(ids, logits), plain(ids, logits))
 
 
-def test_processor_calls_that_cannot_be_are_refused() -> None:
+def test_rejects_invalid_calls() -> None:
     keys = iet.WaterfallKeys({"a": 42}, vocab_size=100)
     with pytest.raises(RegistryError, match="'b' is not among a"):
         iet.WaterfallLogitsProcessor(keys, "b", prompt_length=3, kappa=0.8)
