@@ -11,8 +11,6 @@ from benchmarks import style
 
 PENDING: set[str] = {
     "tests/benchmarks",
-    "tests/generation",
-    "tests/marks",
 }
 """Folders that do not pass yet; delete a folder from this set when it passes."""
 

@@ -166,7 +166,7 @@ def test_rejects_requests_without_a_registry(validate: Any, logged: io.StringIO)
     assert "no registry" in logged.getvalue()
 
 
-@pytest.mark.parametrize("where", [CPU, None], ids=["V1", "V2"])
+@pytest.mark.parametrize("device_or_state", [CPU, None], ids=["V1", "V2"])
 def test_processor_rejects_invalid_settings(
     host: Any, monkeypatch: pytest.MonkeyPatch, device_or_state: Any
 ) -> None:

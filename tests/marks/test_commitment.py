@@ -1,4 +1,4 @@
-"""The Merkle commitment to a registry, against RFC 6962's definition, and what an opening shows."""
+"""The Merkle commitment to a registry against RFC 6962's definition, and openings of single keys."""
 
 import dataclasses
 import hashlib
@@ -38,7 +38,7 @@ def split(n: int) -> int:
 
 
 def root(leaves: list[bytes], hashed: Hash) -> bytes:
-    """MTH of RFC 6962, §2.1, as it stands there, with any hash."""
+    """MTH of RFC 6962, §2.1, with any hash."""
     if not leaves:
         return hashed(b"")
     if len(leaves) == 1:
@@ -48,7 +48,7 @@ def root(leaves: list[bytes], hashed: Hash) -> bytes:
 
 
 def path(m: int, leaves: list[bytes], hashed: Hash) -> list[bytes]:
-    """PATH of RFC 6962, §2.1.1, as it stands there, with any hash."""
+    """PATH of RFC 6962, §2.1.1, with any hash."""
     if len(leaves) == 1:
         return []
     k = split(len(leaves))
@@ -57,7 +57,7 @@ def path(m: int, leaves: list[bytes], hashed: Hash) -> list[bytes]:
     return [*path(m - k, leaves[k:], hashed), root(leaves[:k], hashed)]
 
 
-def test_the_reference_is_that_of_certificate_transparency() -> None:
+def test_reference_equals_certificate_transparency() -> None:
     # The leaves and roots that logs of certificates are tested with.
     parts = (
         "",
@@ -80,7 +80,7 @@ def test_the_reference_is_that_of_certificate_transparency() -> None:
         (8, "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328"),
     ):
         assert root(leaves[:count], sha256).hex() == expected
-    assert [each.hex() for each in path(0, leaves, sha256)] == [
+    assert [hash_.hex() for hash_ in path(0, leaves, sha256)] == [
         "96a296d224f285c67bee93c30f8a309157f0daa35dc5b87e410b78630a09cfc7",
         "5f083f0a1a33ca076a95279832580db3e0ef4584bdff1f54c8a360f50de3031e",
         "6b47aaf29ee3c2af9af889bc1fb9254dabd31177f16232dd6aab035ca39bf6e4",
@@ -88,8 +88,8 @@ def test_the_reference_is_that_of_certificate_transparency() -> None:
 
 
 @pytest.mark.parametrize("count", [*range(18), 31, 32, 33, 100])
-def test_root_and_paths_are_those_of_rfc_6962(count: int) -> None:
-    # What differs: the hash, what a leaf holds, their order, and what is around the root.
+def test_root_and_paths_equal_rfc_6962(count: int) -> None:
+    # The hash, the content and order of leaves, and the digest around the root differ from the RFC.
     leaves = keys(count)
     data = [canonical_json(leaf.to_dict()) for leaf in leaves]
     expected = canonical_digest({"profiles": ["a", "b"], "keys": count, "root": root(data, blake2b).hex()})
@@ -97,12 +97,12 @@ def test_root_and_paths_are_those_of_rfc_6962(count: int) -> None:
     for index, leaf in enumerate(leaves):
         opening = open_leaf(("b", "a"), leaves, leaf)
         assert opening.index == index
-        assert opening.path == tuple(each.hex() for each in path(index, data, blake2b))
+        assert opening.path == tuple(hash_.hex() for hash_ in path(index, data, blake2b))
         assert opening.digest == expected
         assert Opening.from_dict(json.loads(json.dumps(opening.to_dict()))) == opening
 
 
-def test_anything_else_leads_elsewhere() -> None:
+def test_any_change_changes_the_digest() -> None:
     leaves = keys(11)
     opening = open_leaf(("a",), leaves, leaves[6])
     digests = {opening.digest}
@@ -117,11 +117,11 @@ def test_anything_else_leads_elsewhere() -> None:
             for i in range(len(opening.path))
         ),
     ]
-    digests |= {other.digest for other in changed}
+    digests |= {opening_.digest for opening_ in changed}
     assert len(digests) == 1 + len(changed)
 
 
-def test_open_one_agent_of_a_registry() -> None:
+def test_open_key() -> None:
     team = teams.team(AGENTS, vocab_size=1000)
     team.rotate("critic")
     opening = team.open_key("critic")
@@ -139,23 +139,23 @@ def test_open_one_agent_of_a_registry() -> None:
     assert not impostor.has_key(opening)
 
 
-def test_an_opening_shows_nothing_of_the_others() -> None:
+def test_opening_reveals_no_other_agent() -> None:
     team = teams.team(AGENTS, vocab_size=1000)
-    shown = json.dumps(team.open_key("planner").to_dict())
-    assert "critic" not in shown
-    assert "engineer" not in shown
+    content = json.dumps(team.open_key("planner").to_dict())
+    assert "critic" not in content
+    assert "engineer" not in content
     for number in AGENTS.values():
-        assert teams.secret(number).hex() not in shown
+        assert teams.secret(number).hex() not in content
 
 
-def test_bad_openings_are_refused() -> None:
+def test_rejects_invalid_openings() -> None:
     team = teams.team(["planner", "critic"], vocab_size=1000)
     with pytest.raises(RegistryError, match=r"got epoch 3, expected one of \[0\]"):
         team.open_key("planner", 3)
     with pytest.raises(RegistryError, match="'plannr' is not in the registry; did you mean 'planner'"):
         team.open_key("plannr")
     good = team.open_key("planner").to_dict()
-    for field, value, what in (
+    for field, value, message in (
         ("schema", "iet.opening/2", "schema is 'iet.opening/2'"),
         ("path", "abc", "path is 'abc'"),
         ("path", ["zz"], "non-hexadecimal"),
@@ -168,7 +168,7 @@ def test_bad_openings_are_refused() -> None:
         ("leaf", {**good["leaf"], "agent": "\ud800"}, "surrogates not allowed"),
         ("profiles", ["\ud800"], "surrogates not allowed"),
     ):
-        with pytest.raises(InputError, match=what):
+        with pytest.raises(InputError, match=message):
             Opening.from_dict({**good, field: value})
     with pytest.raises(InputError, match="opening: got one that cannot be read"):
         Opening.from_dict([])  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from iet.marks.registry import Registry
 from tests.support.conditions import posix
 
 
-def test_a_file_appears_and_is_replaced_as_a_whole(tmp_path: pathlib.Path) -> None:
+def test_write_replaces_the_whole_file(tmp_path: pathlib.Path) -> None:
     path = tmp_path / ("名" * 80)  # nearly as long as a name may be
     write_file(path, b"an older and longer content")
     write_file(path, lambda file: file.write(b"new"))
@@ -25,7 +25,7 @@ def test_a_file_appears_and_is_replaced_as_a_whole(tmp_path: pathlib.Path) -> No
     assert os.listdir(tmp_path) == [path.name]
 
 
-def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path: pathlib.Path) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "report.json"
     path.write_bytes(b"old")
 
@@ -43,22 +43,22 @@ def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path: pathlib.Path)
 
 
 @posix
-def test_modes_and_folders_for_writing_only(tmp_path: pathlib.Path) -> None:
-    before = os.umask(0o027)
+def test_modes_and_write_only_folders(tmp_path: pathlib.Path) -> None:
+    umask = os.umask(0o027)
     try:
         write_file(tmp_path / "shared", b"")
         write_file(tmp_path / "private", b"", mode=0o600)
         tmp_path.chmod(0o300)
         write_file(tmp_path / "dropped", b"")
     finally:
-        os.umask(before)
+        os.umask(umask)
         tmp_path.chmod(0o700)
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("shared", "private", "dropped")]
     assert modes == [0o640, 0o600, 0o640]
 
 
 @posix
-def test_a_link_stays_and_the_mode_of_what_it_leads_to(tmp_path: pathlib.Path) -> None:
+def test_links_and_modes_are_kept(tmp_path: pathlib.Path) -> None:
     file, link, private = (tmp_path / name for name in ("report.json", "link.json", "private.json"))
     file.write_bytes(b"old")
     file.chmod(0o640)
@@ -73,7 +73,7 @@ def test_a_link_stays_and_the_mode_of_what_it_leads_to(tmp_path: pathlib.Path) -
 
 
 @posix
-def test_what_is_no_file_of_a_disk_is_written_into(tmp_path: pathlib.Path) -> None:
+def test_pipes_are_written_in_place(tmp_path: pathlib.Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -86,35 +86,35 @@ def test_what_is_no_file_of_a_disk_is_written_into(tmp_path: pathlib.Path) -> No
     assert pipe.is_fifo()
 
 
-def test_keys_are_not_written_over(tmp_path: pathlib.Path) -> None:
+def test_rejects_overwriting_keys(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "team.json"
     Registry.create(path, vocab_size=500).add("planner")
     key = tmp_path / "key.pem"
     key.write_text("\n-----BEGIN EC PRIVATE KEY-----\n")
     for file, kind in ((path, "a registry"), (key, "a private key")):
-        before = file.read_bytes()
-        assert kind_of_keys(before) == kind
+        content = file.read_bytes()
+        assert kind_of_keys(content) == kind
         with pytest.raises(RegistryError, match=f"{file.name}: it holds {kind}, which would be lost"):
             write_file(file, b"report")
-        assert file.read_bytes() == before
+        assert file.read_bytes() == content
     quoted = json.dumps({"text": path.read_text(encoding="utf-8")}).encode()  # as in a trace, say
-    said = b'a "format": "iet.registry/1"'
-    for other in (b"", b'{"schema": "iet.report/1"}', b"-----BEGIN PUBLIC KEY-----", said, quoted):
-        assert kind_of_keys(other) is None
+    quotation = b'a "format": "iet.registry/1"'
+    for harmless in (b"", b'{"schema": "iet.report/1"}', b"-----BEGIN PUBLIC KEY-----", quotation, quoted):
+        assert kind_of_keys(harmless) is None
     write_file(path, b"new", check=lambda: None)
 
 
-@pytest.mark.parametrize("before", [b"", b"\xef\xbb\xbf", b"\n \t\r\n"])
+@pytest.mark.parametrize("prefix", [b"", b"\xef\xbb\xbf", b"\n \t\r\n"])
 @pytest.mark.parametrize("options", [{}, {"sort_keys": True, "indent": 4}, {"separators": (",", ":")}])
-def test_a_registry_is_known_however_its_json_is_written(
-    tmp_path: pathlib.Path, before: bytes, options: dict[str, Any]
+def test_registry_is_recognised_in_any_json_layout(
+    tmp_path: pathlib.Path, prefix: bytes, options: dict[str, Any]
 ) -> None:
     registry = Registry.create(tmp_path / "team.json", vocab_size=500)
     registry.add_many([f"agent {number}" for number in range(20)])
     path = tmp_path / "copy.json"
-    path.write_bytes(before + json.dumps(json.loads(registry.dumps()), **options).encode())
+    path.write_bytes(prefix + json.dumps(json.loads(registry.dumps()), **options).encode())
     assert kind_of_keys(path.read_bytes()) == "a registry"
     with pytest.raises(RegistryError, match="it holds a registry"):
         write_file(path, b"report")
-    path.write_bytes(before + b"-----BEGIN PRIVATE KEY-----")
+    path.write_bytes(prefix + b"-----BEGIN PRIVATE KEY-----")
     assert kind_of_keys(path.read_bytes()) == "a private key"

@@ -1,4 +1,4 @@
-"""Names of agents: what is refused beside what, and that what was accepted once stays readable."""
+"""Names of agents: rejected names and lookalikes, normal forms, and older registries."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ LOOKALIKES = [
 
 
 @pytest.mark.parametrize("name", LOOKALIKES)
-def test_a_name_that_looks_like_an_agent_is_refused(team: Registry, name: str) -> None:
-    before = team.digest
+def test_rejects_lookalike_names(team: Registry, name: str) -> None:
+    digest = team.digest
     with pytest.raises(
         RegistryError, match="which looks like 'planner', an agent that is here already"
     ) as caught:
         team.add(name)
-    assert str(caught.value).isascii()  # so that it can be seen what is other about it
-    assert team.digest == before
+    assert str(caught.value).isascii()  # so that the difference is visible
+    assert team.digest == digest
     alone = Registry.create(None, vocab_size=V)
-    alone.add(name)  # by itself it is a name as good as any
+    alone.add(name)  # valid if it is the only such name
     with pytest.raises(RegistryError, match="which looks like"):
         alone.add("planner")
 
@@ -50,7 +50,7 @@ def test_a_name_that_looks_like_an_agent_is_refused(team: Registry, name: str) -
         *("\u115f", "\u1160", "\u3164", "\uffa0", "\u2800", "\u180e", "\u17b4", "\U0001d173", "\U000e0041"),
     ],
 )
-def test_characters_that_nobody_sees_are_refused(team: Registry, hidden: str) -> None:
+def test_rejects_invisible_characters(team: Registry, hidden: str) -> None:
     for name in (f"plan{hidden}ner", f"writers{hidden}"):
         with pytest.raises(InputError, match=f"invisible character U\\+{ord(hidden):04X}, expected none"):
             team.add(name)
@@ -58,19 +58,19 @@ def test_characters_that_nobody_sees_are_refused(team: Registry, hidden: str) ->
 
 
 @pytest.mark.parametrize("space", ["\u00a0", "\u2003", "\u3000", "\u202f"])
-def test_other_spaces_are_refused(team: Registry, space: str) -> None:
+def test_rejects_other_spaces(team: Registry, space: str) -> None:
     with pytest.raises(InputError, match=f"got the space U\\+{ord(space):04X}, expected none but U\\+0020"):
         team.add(f"the{space}planner")
 
 
-def test_spaces_count_once() -> None:
+def test_repeated_spaces_look_alike() -> None:
     registry = Registry.create(None, vocab_size=V)
     registry.add("the planner")
     with pytest.raises(RegistryError, match="looks like 'the planner'"):
         registry.add("the  planner")
 
 
-def test_a_name_does_not_begin_with_a_mark(team: Registry) -> None:
+def test_rejects_a_leading_combining_mark(team: Registry) -> None:
     with pytest.raises(InputError, match=r"got '\\u0301a', which begins with a mark"):
         team.add("\u0301a")
 
@@ -88,18 +88,18 @@ def test_a_name_does_not_begin_with_a_mark(team: Registry) -> None:
         "Decoy 0",
     ],
 )
-def test_words_of_reports_are_no_names(team: Registry, name: str) -> None:
+def test_rejects_words_of_reports(team: Registry, name: str) -> None:
     with pytest.raises(InputError, match="which reports use for something else"):
         team.add(name)
 
 
-def test_words_in_longer_names_are_no_matter(team: Registry) -> None:
+def test_accepts_longer_names_that_contain_such_words(team: Registry) -> None:
     for name in ("nobody's", "decoy", "decoy 1a", "unmarked texts"):
         team.add(name)
     assert team.names()[3:] == ("nobody's", "decoy", "decoy 1a", "unmarked texts")
 
 
-def test_a_name_is_kept_in_nfc_and_found_in_every_form(path: pathlib.Path) -> None:
+def test_names_are_stored_in_nfc_and_found_in_any_form(path: pathlib.Path) -> None:
     registry = Registry.create(path, vocab_size=V)
     composed, decomposed = "équipe 각", unicodedata.normalize("NFD", "équipe 각")
     assert composed != decomposed
@@ -118,7 +118,7 @@ def test_a_name_is_kept_in_nfc_and_found_in_every_form(path: pathlib.Path) -> No
     assert registry.open_key(decomposed).leaf.agent == composed
 
 
-def test_registries_of_before_stay_readable(team: Registry, path: pathlib.Path) -> None:
+def test_older_registries_stay_readable(team: Registry, path: pathlib.Path) -> None:
     old = ["unattributed", "pl\u0430nner", "plan\u200dner", "planner\u3164", "e\u0301", "é", "p\ufe0f"]
 
     def rename(content: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ def test_registries_of_before_stay_readable(team: Registry, path: pathlib.Path) 
 
 
 @given(st.text(LETTERS, max_size=20))
-def test_a_skeleton_is_that_of_every_form_and_its_own(text: str) -> None:
+def test_skeleton_is_invariant_and_idempotent(text: str) -> None:
     look = skeleton(text)
     assert (
         skeleton(unicodedata.normalize("NFC", text)) == skeleton(unicodedata.normalize("NFD", text)) == look
@@ -153,7 +153,7 @@ def test_a_skeleton_is_that_of_every_form_and_its_own(text: str) -> None:
 
 
 @given(st.text(LETTERS, min_size=1, max_size=20))
-def test_a_new_name_is_new_as_it_is_or_refused(text: str) -> None:
+def test_new_names_are_normalised_or_rejected(text: str) -> None:
     try:
         name = new_name(text, {})
     except InputError:
@@ -164,7 +164,7 @@ def test_a_new_name_is_new_as_it_is_or_refused(text: str) -> None:
         new_name(name, {skeleton(name): name + "."})
 
 
-def test_every_look_of_the_table_is_its_own_prototype() -> None:
+def test_prototypes_are_fixed_points() -> None:
     assert len(_prototypes()) > 5000
     for point, prototype in _prototypes().items():
         assert skeleton(chr(point)) == skeleton(prototype) == skeleton(skeleton(prototype))

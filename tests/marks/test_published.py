@@ -1,4 +1,4 @@
-"""An index of what was published: what it keeps, who can read it, kills and bad files."""
+"""An index of published text: lookups, secrecy, killed writers and damaged files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def drawn(seed: int, tokens: int = 200) -> list[int]:
     return np.random.default_rng(seed).integers(1, 600, tokens).tolist()
 
 
-def test_what_was_published_is_seen_again_and_nothing_else(index: PublishedIndex) -> None:
+def test_published_pairs_are_seen_and_no_others(index: PublishedIndex) -> None:
     first, second = drawn(1), drawn(2)
     assert index.add("planner", token_ids=[first]) == Added(1, 0, len({*itertools.pairwise(first)}))
     assert index.add("critic", spell(second), tokenizer=WORD_TOKENIZER).texts == 1
@@ -55,29 +55,29 @@ def test_what_was_published_is_seen_again_and_nothing_else(index: PublishedIndex
     assert index.texts == 2
 
 
-def test_a_text_is_read_in_one_state_of_the_index(
+def test_lookups_use_one_state_of_the_index(
     index: PublishedIndex, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids, other = drawn(1), drawn(2)
-    index.add("planner", token_ids=[other])
+    ids, second = drawn(1), drawn(2)
+    index.add("planner", token_ids=[second])
     reader = PublishedIndex(tmp_path / "out.idx", TEAM)
     index.add("planner", token_ids=[ids])
     numbers_of = Run.numbers_of
 
     def refreshed(run: Run, *arguments: Any) -> Any:  # as by another thread, between two lookups
-        found = numbers_of(run, *arguments)
+        numbers = numbers_of(run, *arguments)
         reader.refresh()
-        return found
+        return numbers
 
     monkeypatch.setattr(Run, "numbers_of", refreshed)
     assert not reader.seen(ids, KEYS).any()
     assert not reader.seen(ids, KEYS).any()
 
 
-def test_a_later_text_owns_only_what_nobody_had_published(index: PublishedIndex) -> None:
-    first, own = drawn(1), drawn(2)
+def test_first_publisher_owns_a_pair(index: PublishedIndex) -> None:
+    first, new_ids = drawn(1), drawn(2)
     index.add("planner", token_ids=[first])
-    later = [*own[:100], *first[20:80], *own[100:]]
+    later = [*new_ids[:100], *first[20:80], *new_ids[100:]]
     index.add("critic", token_ids=[later])
     seen = index.seen(later, KEYS)
     assert seen[101:160].all()
@@ -85,26 +85,26 @@ def test_a_later_text_owns_only_what_nobody_had_published(index: PublishedIndex)
     assert index.seen(later[5:], KEYS)[1:].all(), "a part of a text is another text"
 
 
-def test_a_text_is_known_again_by_characters_without_white_space_at_the_ends(index: PublishedIndex) -> None:
+def test_texts_are_recognised_without_surrounding_white_space(index: PublishedIndex) -> None:
     text = spell(drawn(1))
     index.add("planner", text, tokenizer=WORD_TOKENIZER)
     ids = drawn(1)
     assert not index.seen(ids, KEYS, f"\n{text} \n").any()
-    other = [*ids, 5]
-    assert not index.seen(other, KEYS, text).any()  # what the ids are of is the caller's word
-    assert index.seen(other, KEYS, spell(other))[1:200].all()
+    longer = [*ids, 5]
+    assert not index.seen(longer, KEYS, text).any()  # the caller states which text the ids belong to
+    assert index.seen(longer, KEYS, spell(longer))[1:200].all()
 
 
-def test_adding_again_changes_nothing(index: PublishedIndex) -> None:
+def test_adding_twice_changes_nothing(index: PublishedIndex) -> None:
     index.add("planner", token_ids=[drawn(1), drawn(2)])
-    before = index.digest
+    digest = index.digest
     assert index.add("critic", token_ids=[drawn(2), drawn(1)]) == Added(0, 2, 0)
-    assert index.digest == before
+    assert index.digest == digest
     assert index.add("critic", token_ids=[drawn(3), drawn(3)]) == Added(1, 1, index.agents["critic"]["pairs"])
     assert index.add("critic", []) == Added(0, 0, 0)
 
 
-def test_texts_can_be_left_out(index: PublishedIndex) -> None:
+def test_excluding_texts(index: PublishedIndex) -> None:
     first, second = drawn(1), drawn(2)
     index.add("planner", [spell(first), spell(second)], tokenizer=WORD_TOKENIZER)
     conversation = [*first, *second]
@@ -116,9 +116,7 @@ def test_texts_can_be_left_out(index: PublishedIndex) -> None:
         index.excluding([spell(first), "w1 w2"])
 
 
-def test_runs_are_merged_and_hold_what_was_added(
-    index: PublishedIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_are_merged_without_loss(index: PublishedIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "_SLICE", 64)
     for seed in range(40):
         index.add("planner", token_ids=[drawn(seed, 30 + 7 * (seed % 5))])
@@ -142,12 +140,12 @@ def test_rotated_keys_and_new_agents_keep_the_index(tmp_path: pathlib.Path) -> N
     index.add("planner", token_ids=[drawn(1)])
     registry.rotate("planner", secret=secret(77))
     registry.add("fourth", secret=secret(78))
-    again = PublishedIndex(index.path, registry)
-    again.add("fourth", token_ids=[drawn(2)])
-    assert again.seen([3, *drawn(1)], registry.scoring_keys())[2:].all()
+    reopened = PublishedIndex(index.path, registry)
+    reopened.add("fourth", token_ids=[drawn(2)])
+    assert reopened.seen([3, *drawn(1)], registry.scoring_keys())[2:].all()
 
 
-def test_others_cannot_read_it(index: PublishedIndex, tmp_path: pathlib.Path) -> None:
+def test_index_needs_the_registrys_keys(index: PublishedIndex, tmp_path: pathlib.Path) -> None:
     index.add("planner", token_ids=[drawn(1)])
     with pytest.raises(RegistryError, match="under the key of agent 'planner', epoch 0"):
         PublishedIndex(index.path, team(numbered=3))
@@ -157,19 +155,19 @@ def test_others_cannot_read_it(index: PublishedIndex, tmp_path: pathlib.Path) ->
     for key in TEAM.keys("planner"):
         assert key.secret not in data
         assert key.secret.hex().encode() not in data
-    other = PublishedIndex(tmp_path / "c.idx", TEAM, create=True)  # another salt
-    other.add("planner", token_ids=[drawn(1)])
-    assert not np.isin(index._runs[0].hashes, other._runs[0].hashes).any()
+    second_index = PublishedIndex(tmp_path / "c.idx", TEAM, create=True)  # another salt
+    second_index.add("planner", token_ids=[drawn(1)])
+    assert not np.isin(index._runs[0].hashes, second_index._runs[0].hashes).any()
 
 
 @posix
-def test_files_are_the_owners(index: PublishedIndex) -> None:
+def test_files_are_private(index: PublishedIndex) -> None:
     index.add("planner", token_ids=[drawn(1)])
     assert stat.S_IMODE(index.path.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in index.path.iterdir()} == {0o600}
 
 
-def test_every_byte_that_is_flipped_is_refused(index: PublishedIndex) -> None:
+def test_rejects_any_flipped_byte(index: PublishedIndex) -> None:
     index.add("planner", token_ids=[drawn(1, 12)])
     for path in index.path.iterdir():
         data = path.read_bytes()
@@ -185,7 +183,9 @@ def test_every_byte_that_is_flipped_is_refused(index: PublishedIndex) -> None:
     assert PublishedIndex(index.path, TEAM).digest == index.digest
 
 
-def test_large_runs_are_compared_on_demand(index: PublishedIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_runs_are_verified_by_check_only(
+    index: PublishedIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index.add("planner", token_ids=[drawn(1)])
     monkeypatch.setattr(runs, "CHECKED_BYTES", 100)
     run = index._runs[0].path
@@ -201,16 +201,14 @@ def test_large_runs_are_compared_on_demand(index: PublishedIndex, monkeypatch: p
     opened.check()
 
 
-def test_bad_input_is_refused_before_anything_is_written(
-    index: PublishedIndex, tmp_path: pathlib.Path
-) -> None:
-    before = sorted(os.listdir(index.path))
+def test_rejects_invalid_input_before_writing(index: PublishedIndex, tmp_path: pathlib.Path) -> None:
+    names = sorted(os.listdir(index.path))
     for ids in ([1.5], [[1]], "x"):
         with pytest.raises(InputError):
             index.add("planner", token_ids=[ids])
     with pytest.raises(RegistryError, match="nobody"):
         index.add("nobody", token_ids=[drawn(1)])
-    assert sorted(os.listdir(index.path)) == before
+    assert sorted(os.listdir(index.path)) == names
     for texts in (5, b"x", None):
         with pytest.raises(InputError, match=f"texts: got {type(texts).__name__}, expected a list"):
             index.add("planner", texts)  # type: ignore[arg-type]
@@ -219,7 +217,7 @@ def test_bad_input_is_refused_before_anything_is_written(
     for token_ids in (5, "x"):
         with pytest.raises(InputError, match=f"token_ids: got {type(token_ids).__name__}, expected a list"):
             index.add("planner", token_ids=token_ids)  # type: ignore[arg-type]
-    assert sorted(os.listdir(index.path)) == before
+    assert sorted(os.listdir(index.path)) == names
     with pytest.raises(InputError, match="path: got int, expected a path"):
         PublishedIndex(5, TEAM)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no index of published text"):
@@ -242,9 +240,7 @@ def test_bad_input_is_refused_before_anything_is_written(
         PublishedIndex(index.path, TEAM)
 
 
-def test_a_run_that_is_merged_while_it_is_opened_is_read_anew(
-    index: PublishedIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reopens_a_run_merged_while_opening(index: PublishedIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     index.add("planner", token_ids=[drawn(1)])
     opened, first = Run.open, True
 
@@ -252,8 +248,8 @@ def test_a_run_that_is_merged_while_it_is_opened_is_read_anew(
         nonlocal first
         if first:
             first = False
-            other = PublishedIndex(index.path, TEAM)
-            other.add("planner", token_ids=[drawn(2)])
+            second_index = PublishedIndex(index.path, TEAM)
+            second_index.add("planner", token_ids=[drawn(2)])
         return opened(path, digest)
 
     monkeypatch.setattr(Run, "open", opening)
@@ -269,7 +265,7 @@ def _add_many(path: str, low: int, high: int) -> None:
 
 
 @posix
-def test_two_writers_lose_nothing(tmp_path: pathlib.Path) -> None:
+def test_concurrent_writers_lose_nothing(tmp_path: pathlib.Path) -> None:
     context = multiprocessing.get_context("fork")
     path = str(tmp_path / "out.idx")
     writers = [context.Process(target=_add_many, args=(path, 20 * i, 20 * i + 20)) for i in range(2)]
@@ -286,7 +282,7 @@ def test_two_writers_lose_nothing(tmp_path: pathlib.Path) -> None:
 
 
 @posix
-def test_a_kill_leaves_the_index_as_before_or_as_after(tmp_path: pathlib.Path) -> None:
+def test_killed_writer_leaves_a_valid_index(tmp_path: pathlib.Path) -> None:
     context, draw = multiprocessing.get_context("fork"), random.Random(0)
     path, kills, done = tmp_path / "out.idx", 0, 0
     PublishedIndex(path, TEAM, create=True)
@@ -294,10 +290,10 @@ def test_a_kill_leaves_the_index_as_before_or_as_after(tmp_path: pathlib.Path) -
         writer = context.Process(target=_add_many, args=(str(path), done, done + 200))
         writer.start()
         for _ in range(draw.randrange(4)):  # texts later, and then at some moment within one
-            before = (path / MANIFEST).stat().st_mtime_ns
+            modified = (path / MANIFEST).stat().st_mtime_ns
             wait_until(
-                lambda before=before, writer=writer: (
-                    (path / MANIFEST).stat().st_mtime_ns != before or not writer.is_alive()
+                lambda modified=modified, writer=writer: (
+                    (path / MANIFEST).stat().st_mtime_ns != modified or not writer.is_alive()
                 ),
                 pause=0.0005,
             )
@@ -314,15 +310,15 @@ def test_a_kill_leaves_the_index_as_before_or_as_after(tmp_path: pathlib.Path) -
         done = index.texts
     assert done > 0
     index.add("critic", token_ids=[drawn(10_000)])
-    left = {path.name for path in index.path.iterdir()}
-    assert left == {"index.json", *(run.path.name for run in index._runs)}, "what was left is swept"
+    names = {path.name for path in index.path.iterdir()}
+    assert names == {"index.json", *(run.path.name for run in index._runs)}, "temporary files are removed"
 
 
-def test_a_registry_of_several_profiles_keeps_their_pairs_apart(tmp_path: pathlib.Path) -> None:
+def test_profiles_have_separate_pairs(tmp_path: pathlib.Path) -> None:
     registry = Registry.create(None, vocab_size=600)
     registry.add("planner")
-    other = registry.add_profile(vocab_size=600, scheme=Scheme(n_gram=3))
-    registry.add("critic", profile=other)
+    second_profile = registry.add_profile(vocab_size=600, scheme=Scheme(n_gram=3))
+    registry.add("critic", profile=second_profile)
     index = PublishedIndex(tmp_path / "out.idx", registry, create=True)
     index.add("planner", token_ids=[drawn(1)])
     tables = [registry.scoring_keys(id) for id in registry.profiles]

@@ -1,4 +1,4 @@
-"""The registry: who holds which key, in which profile, and how registries are taken apart and joined."""
+"""The registry: agents, keys, profiles, exports and merges."""
 
 from __future__ import annotations
 
@@ -48,13 +48,15 @@ def test_derived_frequency_is_in_range(value: bytes, maximum: int) -> None:
         ({"tokenizer": 3}, "tokenizer: got int"),
     ],
 )
-def test_create_refuses_bad_input(path: pathlib.Path, arguments: dict[str, Any], message: str) -> None:
+def test_create_rejects_invalid_arguments(
+    path: pathlib.Path, arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         Registry.create(path, **arguments)
     assert not path.exists()
 
 
-def test_what_is_no_path_is_refused(team: Registry) -> None:
+def test_rejects_paths_of_other_types(team: Registry) -> None:
     for refused in (
         lambda: Registry.load(5),  # type: ignore[arg-type]
         lambda: Registry.create(5, vocab_size=V),  # type: ignore[arg-type]
@@ -64,7 +66,7 @@ def test_what_is_no_path_is_refused(team: Registry) -> None:
             refused()
 
 
-def test_a_saved_registry_reads_back(team: Registry, path: pathlib.Path) -> None:
+def test_save_and_load(team: Registry, path: pathlib.Path) -> None:
     team.rotate("critic", secret=secret(9))
     for read in (Registry.load(path), Registry.loads(team.dumps()), Registry.loads(path.read_bytes())):
         assert read.digest == team.digest
@@ -73,7 +75,7 @@ def test_a_saved_registry_reads_back(team: Registry, path: pathlib.Path) -> None
         assert read.profile == team.profile
 
 
-def test_slots_are_indices_into_names(team: Registry) -> None:
+def test_slots_index_names(team: Registry) -> None:
     assert [team.slot(name) for name in team.names()] == [0, 1, 2]
     assert team.add("reader") == 3
     assert list(team) == list(team.names())
@@ -87,7 +89,7 @@ def test_slots_are_indices_into_names(team: Registry) -> None:
     "name",
     ["", "x" * 201, "a\nb", "a\x00", "\x1b[31mred", "a\u202eb", "a\u200bb", " a", "a ", "\ud800", 3, None],
 )
-def test_bad_names_are_refused(team: Registry, name: Any) -> None:
+def test_rejects_invalid_names(team: Registry, name: Any) -> None:
     with pytest.raises(InputError, match="agent name"):
         team.add(name)
     assert len(team) == 3
@@ -96,18 +98,18 @@ def test_bad_names_are_refused(team: Registry, name: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["x" * 200, "Прораб", "planner 2", "میروم", "a/b:c", '"quoted"', "__proto__"]
 )
-def test_good_names_survive_the_file(path: pathlib.Path, name: str) -> None:
+def test_names_survive_the_file(path: pathlib.Path, name: str) -> None:
     Registry.create(path, vocab_size=V).add(name)
     assert Registry.load(path).names() == (name,)
 
 
 @pytest.mark.parametrize("value", [b"", bytes(31), bytes(33), "s" * 32, bytearray(32)])
-def test_bad_secrets_are_refused(team: Registry, value: Any) -> None:
+def test_rejects_invalid_secrets(team: Registry, value: Any) -> None:
     with pytest.raises(InputError, match=r"secret: got .*, expected 32 bytes"):
         team.add("reader", secret=value)
 
 
-def test_names_and_secrets_are_taken_once(team: Registry) -> None:
+def test_rejects_repeated_names_and_secrets(team: Registry) -> None:
     with pytest.raises(RegistryError, match="'critic' is here already"):
         team.add("critic")
     with pytest.raises(RegistryError, match="'reader' epoch 0 has the secret of agent 'critic' epoch 0"):
@@ -117,13 +119,7 @@ def test_names_and_secrets_are_taken_once(team: Registry) -> None:
     assert team.names() == ("planner", "critic", "writer")
 
 
-def test_fresh_secrets_differ(team: Registry) -> None:
-    team.add("a")
-    team.add("b")
-    assert team.keys("a")[0].secret != team.keys("b")[0].secret
-
-
-def test_unknown_agents_are_named_with_the_known_ones(team: Registry) -> None:
+def test_unknown_agent_error_suggests_a_name(team: Registry) -> None:
     for call in (team.slot, team.rotate, team.profile_of, team.keys, lambda name: team.export(None, [name])):
         with pytest.raises(RegistryError, match=r"'planer'.*did you mean 'planner'.*critic, writer"):
             call("planer")
@@ -152,18 +148,18 @@ def test_key_tables_hold_derived_keys(team: Registry) -> None:
         assert not table.subkeys.flags.writeable
 
 
-def test_key_tables_are_kept_until_something_changes(team: Registry) -> None:
-    before = team.marking_keys()
-    assert team.marking_keys() is before
+def test_key_tables_are_cached_until_a_change(team: Registry) -> None:
+    table = team.marking_keys()
+    assert team.marking_keys() is table
     team.rotate("critic")
     assert team.marking_keys().epochs.tolist() == [0, 1, 0]
-    assert before.epochs.tolist() == [0, 0, 0]
+    assert table.epochs.tolist() == [0, 0, 0]
     team.add("reader")
     assert team.slot("reader") == 3
     assert len(team.scoring_keys().owners) == 5
 
 
-def test_frequency_per_agent() -> None:
+def test_k_p_per_agent() -> None:
     registry = teams.team({"planner": 0}, vocab_size=V, k_p="per-agent")
     assert registry.marking_keys().k_p.tolist() == [derive_frequency(secret(0), 499)]
 
@@ -183,7 +179,7 @@ def test_rotation_keeps_old_keys(team: Registry, path: pathlib.Path) -> None:
     assert {key.agent for key in keys} == {"critic"}
 
 
-def test_several_profiles_must_be_named(team: Registry) -> None:
+def test_several_profiles(team: Registry) -> None:
     first = team.profile.id
     second = team.add_profile(vocab_size=2 * V)
     assert team.add_profile(vocab_size=2 * V) == second
@@ -211,7 +207,7 @@ def test_several_profiles_must_be_named(team: Registry) -> None:
         team.profiles["x"] = team.profiles[first]  # type: ignore[index]
 
 
-def test_an_empty_registry_has_no_profile() -> None:
+def test_rejects_agent_without_a_profile() -> None:
     with pytest.raises(InputError, match="expected one of"):
         Registry().add("planner")
 
@@ -225,7 +221,7 @@ def tokenizer_file(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "tokenizer.json"
 
 
-def test_a_profile_takes_after_its_tokenizer(tokenizer_file: pathlib.Path, path: pathlib.Path) -> None:
+def test_profile_is_derived_from_its_tokenizer(tokenizer_file: pathlib.Path, path: pathlib.Path) -> None:
     registry = Registry.create(path, tokenizer=tokenizer_file)
     assert registry.profile.vocab_size == 5
     assert registry.profile.unmarked_ids == (0, 4)
@@ -237,7 +233,7 @@ def test_a_profile_takes_after_its_tokenizer(tokenizer_file: pathlib.Path, path:
     assert Registry.create(None, vocab_size=9, unmarked_ids=[8, 2]).profile.unmarked_ids == (2, 8)
 
 
-def test_the_tokenizer_is_found_again(
+def test_tokenizer_path_is_relative_to_the_registry(
     tokenizer_file: pathlib.Path, path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tokenizer_file.parent)
@@ -263,13 +259,13 @@ def test_the_tokenizer_is_found_again(
         registry.open_tokenizer(source=tokenizers.Tokenizer(tokenizers.models.BPE()))
 
 
-def test_a_tokenizer_that_was_handed_over_goes_with_the_profile(tmp_path: pathlib.Path) -> None:
+def test_in_memory_tokenizer_follows_its_profile(tmp_path: pathlib.Path) -> None:
     registry = Registry.create(None, tokenizer=WORD_TOKENIZER)
     registry.add("planner")
-    taken = Registry()
-    taken.merge(registry)
-    for other in (registry.export(None, ["planner"]), taken):
-        assert other.open_tokenizer().digest == registry.profile.tokenizer_digest
+    merged = Registry()
+    merged.merge(registry)
+    for derived in (registry.export(None, ["planner"]), merged):
+        assert derived.open_tokenizer().digest == registry.profile.tokenizer_digest
     path = tmp_path / "there.json"
     path.write_text("mine")
     with pytest.raises(RegistryError, match="it exists, and its keys would be lost"):
@@ -281,9 +277,7 @@ def no_room(*_: object) -> str:
     raise RegistryError("no room")
 
 
-def test_an_export_with_tokenizers_is_written_whole_or_not_at_all(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_export_with_tokenizers_is_atomic(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = tmp_path / "gone.json"
     other = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, "a"))
     other.save(str(gone))
@@ -305,7 +299,7 @@ def test_an_export_with_tokenizers_is_written_whole_or_not_at_all(
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_frequency_under_which_nothing_could_be_audited_is_refused() -> None:
+def test_rejects_k_p_with_few_values() -> None:
     registry = Registry()
     with pytest.raises(InputError, match="got 16000 with a vocabulary of 128000: a mark of 8 values"):
         registry.add_profile(vocab_size=128000, scheme=Scheme(k_p=16000))
@@ -313,20 +307,20 @@ def test_a_frequency_under_which_nothing_could_be_audited_is_refused() -> None:
     assert registry.add_profile(vocab_size=128000, scheme=Scheme(k_p=16001)) in registry.profiles
 
 
-def test_without_a_tokenizer_there_is_none_to_open(team: Registry) -> None:
+def test_rejects_opening_a_missing_tokenizer(team: Registry) -> None:
     with pytest.raises(TokenizerMismatch, match="token ids only"):
         team.open_tokenizer()
 
 
-def test_export_holds_no_other_secret(team: Registry, tmp_path: pathlib.Path) -> None:
+def test_export_contains_no_other_secret(team: Registry, tmp_path: pathlib.Path) -> None:
     team.rotate("planner", secret=secret(10))
     team.add("stranger", profile=team.add_profile(vocab_size=2 * V), secret=secret(3))
     exported = team.export(tmp_path / "planner.json", agents=["planner"])
     data = (tmp_path / "planner.json").read_bytes()
     assert secret(10).hex().encode() in data
-    for other in (0, 1, 2, 3):
-        assert secret(other) not in data
-        for spelling in spellings(secret(other)):
+    for number in (0, 1, 2, 3):
+        assert secret(number) not in data
+        for spelling in spellings(secret(number)):
             assert spelling.encode() not in data
     for name in (b"critic", b"writer", b"stranger"):
         assert name not in data
@@ -339,7 +333,7 @@ def test_export_holds_no_other_secret(team: Registry, tmp_path: pathlib.Path) ->
     assert theirs.epochs.tolist() == [1]
 
 
-def test_export_takes_the_given_order_and_all_epochs(team: Registry) -> None:
+def test_export_keeps_order_and_all_epochs(team: Registry) -> None:
     team.rotate("critic", secret=secret(10))
     exported = team.export(None, agents=["writer", "critic"], all_epochs=True)
     assert exported.names() == ("writer", "critic")
@@ -347,7 +341,7 @@ def test_export_takes_the_given_order_and_all_epochs(team: Registry) -> None:
     assert exported.path is None
 
 
-def test_export_refuses(team: Registry, path: pathlib.Path) -> None:
+def test_export_rejects_invalid_arguments(team: Registry, path: pathlib.Path) -> None:
     with pytest.raises(RegistryError, match="it exists"):
         team.export(path, agents=["planner"])
     refused: list[Any] = ["planner", [], None, {"planner"}]
@@ -372,7 +366,7 @@ def test_merge_joins_agents_and_epochs(team: Registry, path: pathlib.Path) -> No
     assert back.digest == team.digest
 
 
-def test_merge_puts_epochs_in_order(team: Registry) -> None:
+def test_merge_orders_epochs(team: Registry) -> None:
     backup = Registry.loads(team.dumps())
     team.rotate("planner", secret=secret(20))
     backup.merge(team.export(None, agents=["planner"]))
@@ -381,22 +375,22 @@ def test_merge_puts_epochs_in_order(team: Registry) -> None:
     assert backup.digest == team.digest
 
 
-def test_merge_refuses_conflicts_and_changes_nothing(team: Registry, path: pathlib.Path) -> None:
-    before, digest = path.read_bytes(), team.digest
-    for other, message in (
+def test_merge_rejects_conflicts_without_changes(team: Registry, path: pathlib.Path) -> None:
+    content, digest = path.read_bytes(), team.digest
+    for conflicting, message in (
         (teams.team(["new", "critic"], vocab_size=V), "another secret in epoch 0"),
         (teams.team({"critic": 1}, vocab_size=2 * V), "has profile"),
         (teams.team({"renamed": 1}, vocab_size=V), "has the secret of agent 'critic'"),
     ):
         with pytest.raises(RegistryError, match=message):
-            team.merge(other)
+            team.merge(conflicting)
     with pytest.raises(InputError, match="other: got dict"):
         team.merge({})  # type: ignore[arg-type]
-    assert path.read_bytes() == before
+    assert path.read_bytes() == content
     assert team.digest == digest
 
 
-def test_the_digest_commits_to_secrets_names_and_epochs() -> None:
+def test_digest_covers_secrets_names_and_epochs() -> None:
     def build(*agents: tuple[str, int], rotate: int | None = None) -> str:
         registry = Registry.create(None, vocab_size=V)
         for name, number in agents:
@@ -407,16 +401,16 @@ def test_the_digest_commits_to_secrets_names_and_epochs() -> None:
 
     same = build(("a", 0), ("b", 1))
     assert same == build(("a", 0), ("b", 1)) == build(("b", 1), ("a", 0))
-    others = [
+    changed = [
         build(("a", 1), ("b", 0)),
         build(("a", 0)),
         build(("a", 0), ("b", 1), rotate=2),
         build(("a", 0), ("c", 1)),
     ]
-    assert len({same, *others}) == 5
+    assert len({same, *changed}) == 5
 
 
-def test_many_agents_are_quick(path: pathlib.Path) -> None:
+def test_repr_of_many_agents_is_short(path: pathlib.Path) -> None:
     registry = Registry.create(None, vocab_size=128256)
     for number in range(300):
         registry.add(f"agent {number}")
@@ -426,7 +420,7 @@ def test_many_agents_are_quick(path: pathlib.Path) -> None:
     assert "and 280 more" in repr(read)
 
 
-def test_a_tokenizer_object_serves_the_process_that_made_the_profile(path: pathlib.Path) -> None:
+def test_loaded_registry_has_no_in_memory_tokenizer(path: pathlib.Path) -> None:
     backend = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))
     registry = Registry.create(path, tokenizer=backend)
     assert registry.open_tokenizer().digest == registry.profile.tokenizer_digest

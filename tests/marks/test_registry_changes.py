@@ -1,4 +1,4 @@
-"""Registries that change: many agents at once, threads and processes at once, a writer that is killed."""
+"""Changes of registries: many agents in one call, concurrent threads and processes, killed writers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.conditions import posix
 from tests.support.registries import V
 
 
-def test_many_agents_are_added_at_once_or_none(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_add_many_adds_all_or_none(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = Registry.create(path, vocab_size=V)
     registry.add("planner")
     names = [f"agent {number}" for number in range(500)]
@@ -36,7 +36,7 @@ def test_many_agents_are_added_at_once_or_none(path: pathlib.Path, monkeypatch: 
     read = Registry.load(path)
     assert read.digest == registry.digest
     assert read.names() == ("planner", *names)
-    before = path.read_bytes()
+    content = path.read_bytes()
     for refused, message in (
         (["x", "planner"], "'planner' is here already"),
         (["x", "x"], "agent name: got 'x' twice, expected each once"),
@@ -49,12 +49,12 @@ def test_many_agents_are_added_at_once_or_none(path: pathlib.Path, monkeypatch: 
     for value in ("planner", None, 3):
         with pytest.raises(InputError, match="expected names of agents"):
             registry.add_many(value)  # type: ignore[arg-type]
-    assert path.read_bytes() == before
+    assert path.read_bytes() == content
     assert len(written) == 1
 
 
 @pytest.mark.parametrize("saved", [True, False], ids=["file", "memory"])
-def test_no_key_is_lost_where_threads_add(path: pathlib.Path, saved: bool) -> None:
+def test_threads_lose_no_key(path: pathlib.Path, saved: bool) -> None:
     registry = Registry.create(path if saved else None, vocab_size=V)
     profile, start = registry.profile.id, threading.Barrier(4)
 
@@ -72,10 +72,10 @@ def test_no_key_is_lost_where_threads_add(path: pathlib.Path, saved: bool) -> No
         return acknowledged
 
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # threads take turns in the middle of everything
+    sys.setswitchinterval(1e-6)  # threads switch as often as possible
     try:
         with ThreadPoolExecutor(4) as pool:
-            acknowledged = [one for found in pool.map(add, range(4)) for one in found]
+            acknowledged = [pair for thread_keys in pool.map(add, range(4)) for pair in thread_keys]
     finally:
         sys.setswitchinterval(interval)
     for read in (registry, Registry.load(path) if saved else Registry.loads(registry.dumps())):
@@ -96,7 +96,7 @@ def adds(path: pathlib.Path, writer: int, pairs: int) -> None:
 
 
 @posix
-def test_of_two_commands_at_once_the_second_waits(path: pathlib.Path) -> None:
+def test_concurrent_commands_wait_for_the_lock(path: pathlib.Path) -> None:
     Registry.create(path, vocab_size=V)
     context = multiprocessing.get_context("fork")  # it has the modules, and the lock is between processes
     writers = [context.Process(target=adds, args=(path, writer, 100)) for writer in range(2)]
@@ -113,7 +113,7 @@ def test_of_two_commands_at_once_the_second_waits(path: pathlib.Path) -> None:
 
 @posix
 @pytest.mark.parametrize("action", ["add", "rotate", "profile", "import"])
-def test_a_command_changes_what_stands_there_when_its_turn_comes(
+def test_waiting_command_reads_the_latest_file(
     team: Registry, path: pathlib.Path, tmp_path: pathlib.Path, action: str
 ) -> None:
     Registry.create(tmp_path / "other.json", vocab_size=V).add("guest")
@@ -129,8 +129,8 @@ def test_a_command_changes_what_stands_there_when_its_turn_comes(
         with pytest.raises(subprocess.TimeoutExpired):
             waiting.wait(5)
         team.add("editor")  # in the lock that is held
-    _, said = waiting.communicate()
-    assert (waiting.returncode, said) == (0, b"")
+    _, errors = waiting.communicate()
+    assert (waiting.returncode, errors) == (0, b"")
     read = Registry.load(path)
     assert {"planner", "critic", "writer", "editor"} <= set(read)
     assert {
@@ -140,10 +140,10 @@ def test_a_command_changes_what_stands_there_when_its_turn_comes(
         "import": "guest" in read,
     }[action]
     with pytest.raises(RegistryError, match="changed on disk since it was loaded"):
-        team.add("late")  # an object does not wait: it knows what it holds
+        team.add("late")  # a loaded object does not read the file again
 
 
-# Is killed while it writes: prints once the new content is beside its place, and waits.
+# The process to be killed: it prints when the temporary file is written, and waits.
 KILLED = """
 import sys, time
 from iet.marks import files
@@ -155,29 +155,29 @@ registry.add("reader")
 
 
 @posix
-def test_what_a_killed_writer_left_is_swept(team: Registry, path: pathlib.Path) -> None:
+def test_removes_files_of_a_killed_writer(team: Registry, path: pathlib.Path) -> None:
     writer = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE)
     assert writer.stdout is not None
     assert writer.stdout.readline() == b"written\n"
-    [left] = [name for name in os.listdir(path.parent) if name != path.name]
-    assert (path.parent / left).stat().st_mode & 0o777 == 0o600
+    [temporary] = [name for name in os.listdir(path.parent) if name != path.name]
+    assert (path.parent / temporary).stat().st_mode & 0o777 == 0o600
     writer.send_signal(signal.SIGKILL)
     writer.wait()
     writer.stdout.close()
-    assert left in os.listdir(path.parent)
-    for name in ("notes.tmp", f".{path.name}.tmp", f"{left}.more", f"x{left}"):
+    assert temporary in os.listdir(path.parent)
+    for name in ("notes.tmp", f".{path.name}.tmp", f"{temporary}.more", f"x{temporary}"):
         (path.parent / name).touch()
     elsewhere = path.parent / f".export.json.{'0' * 16}.tmp"
     elsewhere.write_bytes(b"of another file")
     link = path.parent / f".link.{'0' * 16}.tmp"
     link.symlink_to("notes.tmp")
     team.add("reader")
-    expected = {path.name, "notes.tmp", f".{path.name}.tmp", f"{left}.more", f"x{left}", link.name}
+    expected = {path.name, "notes.tmp", f".{path.name}.tmp", f"{temporary}.more", f"x{temporary}", link.name}
     assert set(os.listdir(path.parent)) == expected
 
 
 @posix
-def test_what_somebody_still_writes_is_not_swept(team: Registry, path: pathlib.Path) -> None:
+def test_keeps_files_being_written(team: Registry, path: pathlib.Path) -> None:
     def content(file: object) -> None:
         assert len(os.listdir(path.parent)) == 2
         team.add("reader")
@@ -189,7 +189,7 @@ def test_what_somebody_still_writes_is_not_swept(team: Registry, path: pathlib.P
 
 
 @posix
-def test_the_lock_of_a_folder_is_given_back(team: Registry, path: pathlib.Path) -> None:
+def test_lock_is_released(team: Registry, path: pathlib.Path) -> None:
     with pytest.raises(KeyError), alone(path):
         raise KeyError
     link = path.parent / "link.json"

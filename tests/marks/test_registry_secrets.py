@@ -26,16 +26,18 @@ from tests.support.registries import V, damaged, spellings
 from tests.support.teams import secret
 
 
-def shown(value: object) -> list[str]:
-    """The ways in which an object ends up in a log."""
+def spelled_out(value: object) -> list[str]:
+    """Formatted forms of an object that a log may contain."""
     return [repr(value), str(value), f"{value}", f"{value!r:>9}", ascii(value)]
 
 
-def test_no_repr_shows_a_secret(team: Registry, logged: io.StringIO) -> None:
+def test_reprs_and_logs_contain_no_secret(team: Registry, logged: io.StringIO) -> None:
     key = team.keys("critic")[0]
-    texts = [text for value in (team, key, [key], key.secret, {"k": key.secret}) for text in shown(value)]
+    texts = [
+        text for value in (team, key, [key], key.secret, {"k": key.secret}) for text in spelled_out(value)
+    ]
     for table in (team.marking_keys(), team.scoring_keys()):
-        texts += shown(table)
+        texts += spelled_out(table)
     logging.getLogger().setLevel(logging.DEBUG)
     logging.getLogger("test").warning("%s %r %s", team, key, key.secret)
     assert "critic" in logged.getvalue()
@@ -55,8 +57,10 @@ def test_no_repr_shows_a_secret(team: Registry, logged: io.StringIO) -> None:
     ]
 
 
-def test_no_error_shows_a_secret(team: Registry, path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = teams.team({"critic": 4}, vocab_size=V)
+def test_errors_contain_no_secret(
+    team: Registry, path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = teams.team({"critic": 4}, vocab_size=V)
     damages = list(damaged(path))
 
     def fail(*arguments: object, **more: object) -> None:
@@ -74,11 +78,11 @@ def test_no_error_shows_a_secret(team: Registry, path: pathlib.Path, monkeypatch
 
     calls: list[Callable[[], object]] = [
         failed_save,
-        lambda: team.merge(other),
+        lambda: team.merge(second),
         lambda: team.add("critic"),
         lambda: team.export(path, agents=["critic"]),
         lambda: team.slot("nobody"),
-        lambda: pickle.dumps(other),
+        lambda: pickle.dumps(second),
         lambda: dump(RegistryState(team.profiles, {"\ud800": Agent(team.profile.id, team.keys("critic"))})),
         lambda: pickle.dumps(team.keys("critic")),
         *(lambda data=data: load(data) for data, _ in damages),
@@ -110,14 +114,14 @@ def iterate(frame: Any) -> Iterator[Any]:
         frame = frame.tb_next
 
 
-def test_copies_are_the_registry_itself(team: Registry) -> None:
+def test_copy_returns_the_registry_itself(team: Registry) -> None:
     assert copy.deepcopy(team) is team
     assert copy.copy(team) is team
     assert copy.deepcopy({"registry": team})["registry"] is team
     assert copy.deepcopy(team.keys("critic")) == team.keys("critic")
 
 
-def test_a_pickle_holds_a_path_and_no_secret(team: Registry) -> None:
+def test_pickle_contains_a_path_and_no_secret(team: Registry) -> None:
     data = pickle.dumps(team)
     assert pickle.loads(data).digest == team.digest
     for number in range(3):
@@ -130,13 +134,13 @@ def test_a_pickle_holds_a_path_and_no_secret(team: Registry) -> None:
                 pickle.dumps(value, protocol)
 
 
-def test_json_refuses_secrets(team: Registry) -> None:
+def test_json_rejects_secrets(team: Registry) -> None:
     for value in (team, dataclasses.asdict(team.keys("critic")[0])):
         with pytest.raises(TypeError):
             json.dumps(value)
 
 
-def test_a_key_table_is_copied_but_never_pickled(path: pathlib.Path) -> None:
+def test_key_tables_are_copied_but_not_pickled(path: pathlib.Path) -> None:
     registry = Registry.create(path, vocab_size=100)
     registry.add("planner")
     for keys in (registry.marking_keys(), registry.scoring_keys()):

@@ -1,4 +1,4 @@
-"""Schemes and profiles: what is accepted, and what a digest covers."""
+"""Schemes and profiles: accepted values, digests and null laws."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ PROFILE = Profile(Scheme(), 1000, "d" * 64, (3, 1))
         *with_values("placement", "Raw", None, []),
     ],
 )
-def test_bad_choices_are_refused(field: str, value: Any) -> None:
+def test_rejects_invalid_choices(field: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"{field}: got .*, expected"):
         Scheme(**{field: value})
 
 
 @pytest.mark.parametrize("version", [0, 2, -1, "1", True, 1.0, None])
-def test_other_versions_are_refused(version: Any) -> None:
+def test_rejects_other_versions(version: Any) -> None:
     for family in FAMILIES:
         with pytest.raises(SchemeMismatch, match="of a draft or a later release; this release reads 1"):
             Scheme(version=version, kappa=99, family=family)
 
 
-def test_a_single_permutation_is_explained() -> None:
+def test_rejects_a_single_permutation() -> None:
     with pytest.raises(InputError, match="one permutation for all text"):
         Scheme(n_gram=1)
 
@@ -63,7 +63,7 @@ def test_a_single_permutation_is_explained() -> None:
         ("tokenizer_source", 3),
     ],
 )
-def test_bad_profiles_are_refused(field: str, value: Any) -> None:
+def test_rejects_invalid_profiles(field: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"{field}: got .*, expected"):
         dataclasses.replace(PROFILE, **{field: value})
 
@@ -71,13 +71,13 @@ def test_bad_profiles_are_refused(field: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("vocab_size", "largest"), [(1, 1), (2, 1), (3, 1), (4, 1), (5, 2), (1000, 499), (1001, 500)]
 )
-def test_the_largest_frequency_depends_on_the_vocabulary(vocab_size: int, largest: int) -> None:
+def test_largest_frequency_depends_on_the_vocabulary(vocab_size: int, largest: int) -> None:
     assert Profile(Scheme(k_p=largest), vocab_size).max_frequency == largest
     with pytest.raises(InputError, match=f"k_p: got {largest + 1}, expected at most {largest}"):
         Profile(Scheme(k_p=largest + 1), vocab_size)
 
 
-def test_profiles_read_back() -> None:
+def test_profile_round_trip() -> None:
     for scheme in (Scheme(), Scheme(0.1, 16, "per-agent", "fourier", "raw")):
         profile = Profile(scheme, 1000, "d" * 64, (3, 1, 3), "tokenizer.json")
         assert profile.unmarked_ids == (1, 3)
@@ -86,19 +86,19 @@ def test_profiles_read_back() -> None:
 
 
 @pytest.mark.parametrize("data", [None, 3, "profile", [], {}, {"scheme": {}}, {"scheme": 3, "vocab_size": 5}])
-def test_other_data_is_no_profile(data: Any) -> None:
+def test_rejects_other_data(data: Any) -> None:
     with pytest.raises(InputError, match="profile"):
         Profile.from_dict(data)
 
 
-def test_unknown_fields_are_refused() -> None:
+def test_rejects_unknown_fields() -> None:
     with pytest.raises(InputError, match="profile: fields"):
         Profile.from_dict({**PROFILE.to_dict(), "extra": 1})
     with pytest.raises(InputError, match="profile: fields"):
         Profile.from_dict({**PROFILE.to_dict(), "scheme": {"extra": 1}})
 
 
-def test_the_digest_covers_what_changes_a_mark() -> None:
+def test_digest_covers_all_that_changes_a_mark() -> None:
     changes: list[dict[str, Any]] = [
         {"vocab_size": 1001},
         {"tokenizer_digest": None},
@@ -119,7 +119,7 @@ def test_the_digest_covers_what_changes_a_mark() -> None:
     assert len(digests) == len(changes) + 1
 
 
-def test_the_digest_leaves_out_what_does_not() -> None:
+def test_digest_ignores_equivalent_spellings() -> None:
     assert dataclasses.replace(PROFILE, tokenizer_source="elsewhere.json").digest == PROFILE.digest
     assert dataclasses.replace(PROFILE, unmarked_ids=(1, 3, 3)).digest == PROFILE.digest
     assert Profile(Scheme(kappa=1), 9).digest == Profile(Scheme(kappa=1.0), 9).digest
@@ -131,7 +131,7 @@ def test_the_digest_leaves_out_what_does_not() -> None:
 # Families: theory against the null law that φ has on a uniform rank.
 
 
-def test_the_null_law_is_that_of_phi() -> None:
+def test_null_law_is_the_law_of_phi() -> None:
     family = FAMILIES["fourier"]
     x = np.cos(2 * np.pi * np.arange(100_000) / 100_000)  # φ on every rank of a large vocabulary
     assert x.var() == pytest.approx(family.variance, rel=1e-6)
@@ -149,11 +149,11 @@ def test_mean_is_the_derivative_of_log_mgf(strength: float) -> None:
     assert family.mean(strength) == pytest.approx(slope, abs=1e-5)
 
 
-def test_the_specification_shows_the_json_of_the_digest() -> None:
+def test_specification_shows_the_digests_json() -> None:
     page = (pathlib.Path(__file__).parents[2] / "docs" / "internals" / "scheme.md").read_text()
-    shown = page.split("keys sorted, no spaces, UTF-8:")[1].split("κ is written")[0]
-    shown = shown.split("v is")[0]
+    example = page.split("keys sorted, no spaces, UTF-8:")[1].split("κ is written")[0]
+    example = example.split("v is")[0]
     profile = Profile(Scheme(kappa=1.0, n_gram=3, k_p="per-agent"), vocab_size=99, unmarked_ids=(4, 7))
     values = iter(['"fourier"', '"per-agent"', "1.0", "3", '"final"', "null", "[4, 7]", "99"])
-    filled = re.sub(r"\bv\b|… or null|\[…\]|…", lambda _: next(values), shown)
+    filled = re.sub(r"\bv\b|… or null|\[…\]|…", lambda _: next(values), example)
     assert canonical_digest(json.loads(filled)) == profile.digest

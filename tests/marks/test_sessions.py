@@ -1,10 +1,9 @@
-"""Keys of sessions: their known answers, what they share with their agents' own, and what is refused."""
+"""Keys of sessions: known answers, the registry of a session, rejected ids."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import pathlib
 import pickle
 from typing import Any
@@ -28,7 +27,7 @@ VECTORS = vectors("sessions_v1")
 
 
 def crowd(path: Any = None, **scheme: Any) -> Registry:
-    """Three agents, of which the second has two keys."""
+    """Three agents; the second has two keys."""
     registry = teams.team([], path, vocab_size=V, **scheme)
     for number, name in enumerate(("planner", "critic", "writer")):
         registry.add(name, secret=secret(number))
@@ -39,18 +38,8 @@ def crowd(path: Any = None, **scheme: Any) -> Registry:
 # ---------------------------------------------------------------- known answers
 
 
-def test_vectors_are_those_that_are_made() -> None:
-    assert json.loads(json.dumps(make.make_sessions())) == VECTORS
-
-
-def test_the_vectors_are_frozen() -> None:
-    path = pathlib.Path(make.__file__).with_name("sessions_v1.json")
-    page = (path.parents[2] / "docs" / "internals" / "scheme.md").read_text()
-    assert f"sessions_v1.json  {hashlib.blake2b(path.read_bytes(), digest_size=32).hexdigest()}" in page
-
-
 @pytest.mark.parametrize("entry", VECTORS["derive"])
-def test_vectors_derive(entry: dict[str, Any]) -> None:
+def test_derived_keys_equal_the_vectors(entry: dict[str, Any]) -> None:
     key, message = bytes.fromhex(entry["secret"]), f"iet/v1/session/{entry['session']}".encode()
     derived = hashlib.blake2b(message, key=key, digest_size=32).digest()
     assert derived.hex() == entry["session_secret"] == derive_session(key, entry["session"]).hex()
@@ -61,7 +50,7 @@ def test_vectors_derive(entry: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("entry", VECTORS["ops"], ids=lambda entry: entry["family"])
-def test_vectors_of_the_ops(entry: dict[str, Any], isa: str) -> None:
+def test_ops_equal_the_vectors(entry: dict[str, Any], isa: str) -> None:
     scheme = Scheme(**{name: entry[name] for name in ("family", "n_gram", "k_p")})
     registry = Registry.create(
         None, vocab_size=entry["vocab_size"], unmarked_ids=entry["unmarked_ids"], scheme=scheme
@@ -73,41 +62,41 @@ def test_vectors_of_the_ops(entry: dict[str, Any], isa: str) -> None:
         of_session = registry.session(session)
         scores = iet.score_tokens(entry["token_ids"], of_session)
         assert np.array_equal(scores[:, 0], expected[:, number])
-        mine = [row for row in range(3) if entry["slots"][row] == number]
-        logits = from_bits(marked["logits"]).reshape(4, -1)[mine].copy()
-        temperature = (kappas / np.float32(scheme.kappa))[mine]
-        contexts = np.array(entry["contexts"])[mine]
-        iet.embed_(logits, contexts, [0] * len(mine), of_session, temperature=temperature)
-        assert np.array_equal(logits, from_bits(marked["marked"]).reshape(4, -1)[mine], equal_nan=True)
+        rows = [row for row in range(3) if entry["slots"][row] == number]
+        logits = from_bits(marked["logits"]).reshape(4, -1)[rows].copy()
+        temperature = (kappas / np.float32(scheme.kappa))[rows]
+        contexts = np.array(entry["contexts"])[rows]
+        iet.embed_(logits, contexts, [0] * len(rows), of_session, temperature=temperature)
+        assert np.array_equal(logits, from_bits(marked["marked"]).reshape(4, -1)[rows], equal_nan=True)
 
 
 # ---------------------------------------------------------------- the registry of a session
 
 
 @pytest.mark.parametrize("scheme", [{"k_p": "per-agent"}, {"family": "gumbel"}])
-def test_a_session_has_the_same_agents_under_other_keys(scheme: dict[str, Any]) -> None:
+def test_session_keeps_agents_and_changes_keys(scheme: dict[str, Any]) -> None:
     registry = crowd(**scheme)
-    one, other = registry.session("run-1"), registry.session("run-2")
-    for mine, own in zip(
-        (one.marking_keys(), one.scoring_keys()),
+    first, second = registry.session("run-1"), registry.session("run-2")
+    for session_table, own_table in zip(
+        (first.marking_keys(), first.scoring_keys()),
         (registry.marking_keys(), registry.scoring_keys()),
         strict=True,
     ):
         for name in ("owners", "epochs", "k_p"):
-            assert np.array_equal(getattr(mine, name), getattr(own, name))
-        assert mine.names == own.names
-        assert mine.profile == own.profile
-    tables = [each.scoring_keys().subkeys for each in (registry, one, other)]
+            assert np.array_equal(getattr(session_table, name), getattr(own_table, name))
+        assert session_table.names == own_table.names
+        assert session_table.profile == own_table.profile
+    tables = [member.scoring_keys().subkeys for member in (registry, first, second)]
     assert len({row.tobytes() for table in tables for row in table}) == 3 * 4
-    assert one.slot("writer") == registry.slot("writer") == 2
-    assert len({each.digest for each in (registry, one, other)}) == 3
-    assert registry.session("run-1").digest == one.digest
-    assert registry.engine_keys("sglang", agent="planner") != one.engine_keys("sglang", agent="planner")
-    assert one.keys("planner")[0].secret == derive_session(secret(0), "run-1")
-    assert one.session("run-1").digest != one.digest
+    assert first.slot("writer") == registry.slot("writer") == 2
+    assert len({member.digest for member in (registry, first, second)}) == 3
+    assert registry.session("run-1").digest == first.digest
+    assert registry.engine_keys("sglang", agent="planner") != first.engine_keys("sglang", agent="planner")
+    assert first.keys("planner")[0].secret == derive_session(secret(0), "run-1")
+    assert first.session("run-1").digest != first.digest
 
 
-def test_frequencies_stay_those_that_were_drawn_to_be_usable() -> None:
+def test_sessions_keep_k_p() -> None:
     registry = crowd(k_p="per-agent")
     maximum = registry.profile.max_frequency
     for of_session in (registry.session("a"), registry.session("a").session("b")):
@@ -116,36 +105,36 @@ def test_frequencies_stay_those_that_were_drawn_to_be_usable() -> None:
         registry.session("a").dumps()
 
 
-def test_all_sessions_in_one_table() -> None:
+def test_session_keys_table() -> None:
     registry = crowd()
     table = registry.session_keys(["run-1", "run-2"])
     assert table.sessions is not None
-    own = {-1: registry, 0: registry.session("run-1"), 1: registry.session("run-2")}
+    registries = {-1: registry, 0: registry.session("run-1"), 1: registry.session("run-2")}
     assert table.owners.tolist() == [0] * 3 + [1] * 6 + [2] * 3
     assert table.sessions.tolist() == [-1, 0, 1, *np.repeat([-1, 0, 1], 2), -1, 0, 1]
-    for session, of_session in own.items():
-        mine, expected = table.subset(np.flatnonzero(table.sessions == session)), of_session.scoring_keys()
+    for session, of_session in registries.items():
+        part, expected = table.subset(np.flatnonzero(table.sessions == session)), of_session.scoring_keys()
         for name in ("subkeys", "owners", "epochs", "k_p"):
-            assert np.array_equal(getattr(mine, name), getattr(expected, name))
+            assert np.array_equal(getattr(part, name), getattr(expected, name))
     assert table.decoys(3).sessions is None
     empty = teams.team([], vocab_size=V).session_keys(["run-1"])
     assert len(empty) == 0
 
 
-def test_a_session_follows_its_registry_and_is_not_changed_itself() -> None:
+def test_session_is_read_only_and_follows_its_registry() -> None:
     registry = crowd()
-    before = registry.session("run-1")
+    old_session = registry.session("run-1")
     for change in (
-        lambda: before.add("new"),
-        lambda: before.rotate("planner"),
+        lambda: old_session.add("new"),
+        lambda: old_session.rotate("planner"),
     ):
         with pytest.raises(RegistryError, match="session 'run-1': its keys follow"):
             change()
     registry.rotate("planner", secret=secret(11))
-    assert [len(each.keys("planner")) for each in (before, registry.session("run-1"))] == [1, 2]
+    assert [len(session.keys("planner")) for session in (old_session, registry.session("run-1"))] == [1, 2]
 
 
-def test_a_host_of_one_session_gets_that_one_alone(tmp_path: pathlib.Path) -> None:
+def test_exported_session_contains_its_key_only(tmp_path: pathlib.Path) -> None:
     registry = crowd()
     registry.session("run-1").export(tmp_path / "host.json", ["planner"])
     host = Registry.load(tmp_path / "host.json")
@@ -155,7 +144,7 @@ def test_a_host_of_one_session_gets_that_one_alone(tmp_path: pathlib.Path) -> No
     assert "'run-1'" in repr(registry.session("run-1"))
 
 
-def test_copies_and_pickles_find_the_keys_through_the_registrys_file(tmp_path: pathlib.Path) -> None:
+def test_pickle_contains_a_path_and_no_secret(tmp_path: pathlib.Path) -> None:
     of_session = crowd(tmp_path / "team.json").session("run-1")
     assert copy.deepcopy(of_session) is of_session
     pickled = pickle.dumps(of_session)
@@ -184,14 +173,14 @@ def test_copies_and_pickles_find_the_keys_through_the_registrys_file(tmp_path: p
         ("run\ud8007", "U\\+D800"),
     ],
 )
-def test_ids_that_are_none(session: Any, why: str) -> None:
+def test_rejects_invalid_ids(session: Any, why: str) -> None:
     with pytest.raises(InputError, match=why):
         crowd().session(session)
     with pytest.raises(InputError, match=why):
         crowd().session_keys(["run-1", session])
 
 
-def test_lists_that_are_none() -> None:
+def test_rejects_invalid_lists() -> None:
     assert checked_sessions(["b", "a", "b"]) == ("b", "a")
     for wrong in ("run-1", b"run-1", 7, None):
         with pytest.raises(InputError, match=f"got {type(wrong).__name__}, expected a list of ids"):

@@ -1,4 +1,4 @@
-"""The tokenizer: the same digest wherever it is kept, and offsets into the text as given."""
+"""The tokenizer: sources, digests, offsets into the original text, rejected input."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ def edited(path: pathlib.Path, **changes: Any) -> Tokenizer:
 # Finding it
 
 
-def test_every_source_gives_the_same(path: pathlib.Path) -> None:
+def test_sources_are_equivalent(path: pathlib.Path) -> None:
     class Fast:  # as transformers has it
         backend_tokenizer = BACKEND
 
     for source in (path, str(path), path.parent, BACKEND, Fast()):
-        found = Tokenizer(source)
-        assert found.digest == TOKENIZER.digest
-        assert found.vocab_size == 280
-        assert found.special_ids == (0, 1)
+        tokenizer = Tokenizer(source)
+        assert tokenizer.digest == TOKENIZER.digest
+        assert tokenizer.vocab_size == 280
+        assert tokenizer.special_ids == (0, 1)
     assert Tokenizer(str(path)).source == str(path)
     assert Tokenizer(BACKEND).source is None
 
 
 @pytest.mark.parametrize("source", [None, 3, b"x", object(), models.BPE()])
-def test_other_objects_are_refused(source: Any) -> None:
+def test_rejects_other_objects(source: Any) -> None:
     with pytest.raises(InputError, match="expected a path, a tokenizers"):
         Tokenizer(source)
 
 
-def test_unreadable_files_are_refused(tmp_path: pathlib.Path) -> None:
+def test_rejects_unreadable_files(tmp_path: pathlib.Path) -> None:
     for long in ("x" * 5000, "{" + "x" * 100_000, "a\0b"):
         with pytest.raises(TokenizerMismatch, match=r"cannot be read \(") as refused:
             Tokenizer(long)
@@ -78,12 +78,12 @@ def test_unreadable_files_are_refused(tmp_path: pathlib.Path) -> None:
 # Digest
 
 
-def test_the_digest_survives_saving_again(path: pathlib.Path) -> None:
+def test_digest_survives_saving(path: pathlib.Path) -> None:
     Tokenizer(path).backend.save(str(path), pretty=False)
     assert Tokenizer(path).digest == TOKENIZER.digest
 
 
-def test_merges_are_strings_or_pairs(path: pathlib.Path) -> None:
+def test_digest_ignores_the_form_of_merges(path: pathlib.Path) -> None:
     content = json.loads(path.read_text())
     assert isinstance(content["model"]["merges"][0], list)
     content["model"]["merges"] = [" ".join(pair) for pair in content["model"]["merges"]]
@@ -91,7 +91,7 @@ def test_merges_are_strings_or_pairs(path: pathlib.Path) -> None:
     assert Tokenizer(path).digest == TOKENIZER.digest
 
 
-def test_what_does_not_change_an_audit_is_left_out(path: pathlib.Path) -> None:
+def test_ignores_truncation_padding_and_templates(path: pathlib.Path) -> None:
     backend = tokenizers.Tokenizer.from_file(str(path))
     backend.enable_truncation(3)
     backend.enable_padding(length=64)
@@ -103,21 +103,19 @@ def test_what_does_not_change_an_audit_is_left_out(path: pathlib.Path) -> None:
     assert len(backend.encode(text).ids) == 64  # the caller's own is as it was
 
 
-def test_what_was_opened_before_is_not_digested_again(
-    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_digests_are_cached(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iet.marks.tokenizer._TRAITS", {})  # of this test alone
-    before = Tokenizer(path)
+    first = Tokenizer(path)
     monkeypatch.setattr("iet.marks.tokenizer._content_digest", lambda content: "made anew")
-    again = Tokenizer(path)
-    assert (again.digest, again.special_ids) == (before.digest, before.special_ids)
-    assert again.encode(CORPUS[0]).token_ids.tolist() == before.encode(CORPUS[0]).token_ids.tolist()
+    second = Tokenizer(path)
+    assert (second.digest, second.special_ids) == (first.digest, first.special_ids)
+    assert second.encode(CORPUS[0]).token_ids.tolist() == first.encode(CORPUS[0]).token_ids.tolist()
     assert edited(path, normalizer={"type": "Lowercase"}).digest == "made anew"
     monkeypatch.setattr("iet.marks.tokenizer._TRAITS", dict.fromkeys(map(bytes, [[n] for n in range(64)])))
     assert Tokenizer(path).digest == "made anew"  # no more than 64 are kept
 
 
-def test_what_changes_ids_changes_the_digest(path: pathlib.Path) -> None:
+def test_digest_covers_all_that_changes_ids(path: pathlib.Path) -> None:
     content = json.loads(path.read_text())
     merges = content["model"]["merges"]
     special = [{**content["added_tokens"][0], "special": False}, content["added_tokens"][1]]
@@ -145,7 +143,7 @@ def test_canonical_digest_is_frozen() -> None:
 
 
 @given(st.text(LETTERS, max_size=60))
-def test_offsets_tile_the_text_as_given(text: str) -> None:
+def test_offsets_tile_the_text(text: str) -> None:
     encoding = TOKENIZER.encode(text)
     visible = "".join(character for character in text if ord(character) not in INVISIBLE)
     assert encoding.skipped == len(text) - len(visible)
@@ -161,7 +159,7 @@ def test_offsets_tile_the_text_as_given(text: str) -> None:
 
 
 def with_and_without_spelling(source: Any) -> tuple[Tokenizer, Tokenizer]:
-    """A tokenizer that counts offsets along the bytes of its tokens, and one that asks for them."""
+    """A tokenizer that derives offsets from the bytes of its tokens, and one that asks the backend."""
     spelling, asking = Tokenizer(source), Tokenizer(source)
     spelling._characters = 1 << 40
     asking._byte_level = False
@@ -170,16 +168,16 @@ def with_and_without_spelling(source: Any) -> tuple[Tokenizer, Tokenizer]:
 
 def assert_same_encodings(spelling: Tokenizer, asking: Tokenizer, texts: list[str]) -> list[bool]:
     """Compare everything; return which texts were spelled out."""
-    found = spelling.encode_batch(texts)
-    for one, other in zip(found, asking.encode_batch(texts), strict=True):
-        assert one.token_ids.tolist() == other.token_ids.tolist()
-        tokens = list(range(0, len(one.token_ids), 2))
-        for some in (range(len(one.token_ids)), tokens, tokens[::-1]):
-            assert one.characters(some).tolist() == other.characters(some).tolist()
+    spelled = spelling.encode_batch(texts)
+    for encoding, expected in zip(spelled, asking.encode_batch(texts), strict=True):
+        assert encoding.token_ids.tolist() == expected.token_ids.tolist()
+        tokens = list(range(0, len(encoding.token_ids), 2))
+        for order in (range(len(encoding.token_ids)), tokens, tokens[::-1]):
+            assert encoding.characters(order).tolist() == expected.characters(order).tolist()
     assert "_spelling" not in vars(asking)
     return [
-        spelling._byte_level and spelling._spelling.offsets(one.token_ids, _visible(text)[0]) is not None
-        for one, text in zip(found, texts, strict=True)
+        spelling._byte_level and spelling._spelling.offsets(encoding.token_ids, _visible(text)[0]) is not None
+        for encoding, text in zip(spelled, texts, strict=True)
     ]
 
 
@@ -196,11 +194,11 @@ AWKWARD = [
 
 
 @given(st.lists(st.text(LETTERS, max_size=40), max_size=4))
-def test_offsets_counted_along_the_bytes_are_the_tokenizers(texts: list[str]) -> None:
+def test_spelled_offsets_equal_the_tokenizers(texts: list[str]) -> None:
     assert all(assert_same_encodings(SPELLING, ASKING, texts + AWKWARD))
 
 
-def test_what_is_not_spelled_byte_for_byte_is_asked_for(path: pathlib.Path) -> None:
+def test_offsets_fall_back_to_the_tokenizer(path: pathlib.Path) -> None:
     backend = tokenizers.Tokenizer.from_file(str(path))
     backend.normalizer = normalizers.NFKC()
     spelled = assert_same_encodings(*with_and_without_spelling(backend), ["ﬁ plan", "a plan"])
@@ -214,7 +212,7 @@ def test_what_is_not_spelled_byte_for_byte_is_asked_for(path: pathlib.Path) -> N
     assert not any(assert_same_encodings(*with_and_without_spelling(backend), ["The plan", "plan"]))
 
 
-def test_the_bytes_of_a_vocabulary_are_listed_when_it_pays() -> None:
+def test_vocabulary_bytes_are_listed_for_long_texts_only() -> None:
     tokenizer = Tokenizer(BACKEND)
     assert tokenizer.encode("a plan").char_starts.tolist()
     assert "_spelling" not in vars(tokenizer)
@@ -223,7 +221,7 @@ def test_the_bytes_of_a_vocabulary_are_listed_when_it_pays() -> None:
 
 
 def test_offsets_keep_the_leading_space(path: pathlib.Path) -> None:
-    # This post-processor trims spaces off the offsets: the gaps would belong to nobody.
+    # This post-processor trims spaces off the offsets, so that no token would cover them.
     trimming = processors.ByteLevel(trim_offsets=True)
     backend = tokenizers.Tokenizer.from_file(str(path))
     backend.post_processor = trimming
@@ -235,7 +233,7 @@ def test_offsets_keep_the_leading_space(path: pathlib.Path) -> None:
     }
 
 
-def test_tokens_that_spell_one_character_all_cover_it() -> None:
+def test_tokens_of_one_character_all_cover_it() -> None:
     encoding = TOKENIZER.encode("😀")
     assert len(encoding.token_ids) == 4
     assert encoding.char_starts.tolist() == [0] * 4
@@ -249,9 +247,9 @@ def test_invisible_characters_do_not_move_ids(mark: int) -> None:
     clean, marked = TOKENIZER.encode(plain), TOKENIZER.encode(text)
     assert marked.token_ids.tolist() == clean.token_ids.tolist()
     assert marked.skipped == 5
-    kept = [i for i, character in enumerate(text) if ord(character) != mark]
-    assert marked.char_starts.tolist() == [kept[i] for i in clean.char_starts.tolist()]
-    assert marked.char_ends.tolist() == [kept[i - 1] + 1 for i in clean.char_ends.tolist()]
+    visible = [i for i, character in enumerate(text) if ord(character) != mark]
+    assert marked.char_starts.tolist() == [visible[i] for i in clean.char_starts.tolist()]
+    assert marked.char_ends.tolist() == [visible[i - 1] + 1 for i in clean.char_ends.tolist()]
 
 
 COMPOSED = st.characters(exclude_categories=["Cs"]) | st.sampled_from(
@@ -260,32 +258,32 @@ COMPOSED = st.characters(exclude_categories=["Cs"]) | st.sampled_from(
 
 
 @given(st.text(COMPOSED, max_size=40))
-def test_text_that_was_decomposed_reads_as_it_was_written(text: str) -> None:
+def test_decomposed_text_has_the_ids_of_composed_text(text: str) -> None:
     composed = unicodedata.normalize("NFC", text)
     decomposed = unicodedata.normalize("NFD", text)
-    found, expected = TOKENIZER.encode(decomposed), TOKENIZER.encode(composed)
-    assert found.token_ids.tolist() == expected.token_ids.tolist()
-    assert found.skipped == expected.skipped
-    places = found.characters(range(len(found.token_ids)))
-    assert (np.diff(places[:, 0]) >= 0).all()
-    assert ((places >= 0) & (places <= len(decomposed))).all()
+    result, expected = TOKENIZER.encode(decomposed), TOKENIZER.encode(composed)
+    assert result.token_ids.tolist() == expected.token_ids.tolist()
+    assert result.skipped == expected.skipped
+    spans = result.characters(range(len(result.token_ids)))
+    assert (np.diff(spans[:, 0]) >= 0).all()
+    assert ((spans >= 0) & (spans <= len(decomposed))).all()
 
 
-def test_what_nfc_would_exchange_or_take_apart_stays() -> None:
+def test_characters_that_nfc_would_replace_are_kept() -> None:
     for text in ("\u0958", "\u212b", "\uf900", "\u2126 a"):
         assert unicodedata.normalize("NFC", text) != text
         assert TOKENIZER.decode(TOKENIZER.encode(text).token_ids.tolist()) == text
 
 
 @given(st.text("aé\u0301\u0316\u0327\u0344\u0345\u1161\u11a8가", min_size=33))
-def test_long_runs_of_marks_are_read_as_nfc_has_them(marks: str) -> None:
+def test_long_runs_of_marks_are_ordered_as_in_nfc(marks: str) -> None:
     text = "e" + marks
     for same in ("NFC", "NFD"):
         assert unicodedata.normalize(same, _ordered(text)) == unicodedata.normalize(same, text)
 
 
-def test_unicodedata_never_has_to_order_a_long_run_of_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    # It inserts one mark after the other, each past all those before it: the square of their number.
+def test_ordering_marks_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its insertion sort takes quadratic time in the number of marks that are out of order.
     passed = list[int]()
 
     def normalize(form: str, text: str) -> str:
@@ -301,7 +299,7 @@ def test_unicodedata_never_has_to_order_a_long_run_of_marks(monkeypatch: pytest.
     assert max(passed) <= 1
 
 
-def test_composed_characters_lie_where_their_parts_stand() -> None:
+def test_composed_characters_cover_their_parts() -> None:
     text = "e\u0301te\u0301\u200b x"
     encoding = TOKENIZER.encode(text)
     assert encoding.skipped == 1
@@ -313,7 +311,7 @@ def test_composed_characters_lie_where_their_parts_stand() -> None:
 
 
 @pytest.mark.parametrize("joiner", ["\u200c", "\u200d"])
-def test_joiners_stay(joiner: str) -> None:
+def test_joiners_are_kept(joiner: str) -> None:
     assert TOKENIZER.encode(f"a{joiner}b").skipped == 0
 
 
@@ -335,13 +333,13 @@ def test_a_normalizer_that_changes_lengths_keeps_offsets(path: pathlib.Path) -> 
     assert (encoding.char_ends > encoding.char_starts).all()
 
 
-@pytest.mark.parametrize(("text", "place"), [("\ud800", 0), ("ab\udfff", 2), ("\u200b\ud83d", 1)])
-def test_lone_surrogates_are_refused(text: str, place: int) -> None:
-    with pytest.raises(InputError, match=rf"character {place} is the lone surrogate U\+D"):
+@pytest.mark.parametrize(("text", "index"), [("\ud800", 0), ("ab\udfff", 2), ("\u200b\ud83d", 1)])
+def test_rejects_lone_surrogates(text: str, index: int) -> None:
+    with pytest.raises(InputError, match=rf"character {index} is the lone surrogate U\+D"):
         TOKENIZER.encode(text)
 
 
 @pytest.mark.parametrize("text", [None, b"bytes", 3, ["text"]])
-def test_only_text_is_encoded(text: Any) -> None:
+def test_rejects_other_types(text: Any) -> None:
     with pytest.raises(InputError, match=r"text: got .*, expected str"):
         TOKENIZER.encode(text)

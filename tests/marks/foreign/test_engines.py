@@ -1,4 +1,4 @@
-"""Marks of serving engines: frozen answers, one answer on every path, laws, the audit, what is refused."""
+"""Marks of serving engines: known answers, instruction sets, null laws, audits, rejected input."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tests.support.known_answers import vectors
 
 
 @pytest.mark.parametrize("case", vectors("engines_v1")["cases"], ids=lambda case: case["name"])
-def test_known_answers_of_the_engines(case: dict[str, Any]) -> None:
-    found = iet.score_tokens(
+def test_scores_equal_known_answers(case: dict[str, Any]) -> None:
+    result = iet.score_tokens(
         case["ids"], iet.EngineKeys.unnamed(case["scheme"], case["keys"], **case["parameters"])
     )
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, case["scores"], rtol=4e-7, atol=2e-6)
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, case["scores"], rtol=4e-7, atol=2e-6)
 
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
@@ -61,29 +61,31 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("vocab_size", "green"), [(3, 2), (700, 690), (2090, 60), (4096, 2000), (6000, 5990), (1 << 24, 1 << 20)]
 )
-def test_whole_green_lists(vocab_size: int, green: int) -> None:
+def test_green_lists_equal_torch(vocab_size: int, green: int) -> None:
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(0)
     lists = 3 if vocab_size > 1 << 20 else 70  # more than are made side by side
     seeds = np.append(rng.integers(0, 1 << 32, lists - 1), (1 << 32) - 1).astype(np.uint32)
-    some = np.arange(vocab_size, dtype=np.uint32) if vocab_size < 10_000 else None
+    all_ids = np.arange(vocab_size, dtype=np.uint32) if vocab_size < 10_000 else None
     tokens, expected = [], []
     for number, seed in enumerate(seeds.tolist()):
         order = torch.randperm(vocab_size, generator=torch.Generator().manual_seed(seed)).numpy()
         # Whole lists, and lists of a few tokens between them.
-        mine = order[rng.integers(0, vocab_size, number % 7)] if some is None or number % 3 else some
-        tokens.append(mine.astype(np.uint32))
+        sampled = order[rng.integers(0, vocab_size, number % 7)] if all_ids is None or number % 3 else all_ids
+        tokens.append(sampled.astype(np.uint32))
         is_green = np.zeros(vocab_size, np.bool_)
         is_green[order[:green]] = True
-        expected.append(is_green[mine])
-    offsets = np.cumsum([0, *(len(mine) for mine in tokens)])
+        expected.append(is_green[sampled])
+    offsets = np.cumsum([0, *(len(sampled) for sampled in tokens)])
     for isa in each_isa():
         for threads in (1, 2):
-            found = kgw._green_tokens(seeds, offsets, np.concatenate(tokens), vocab_size, green, threads)
-            assert np.array_equal(found, np.concatenate(expected)), (isa, threads)
+            green_flags = kgw._green_tokens(
+                seeds, offsets, np.concatenate(tokens), vocab_size, green, threads
+            )
+            assert np.array_equal(green_flags, np.concatenate(expected)), (isa, threads)
 
 
-def test_seeds_of_lists() -> None:
+def test_list_seeds_equal_plain_integers() -> None:
     ids = np.append(np.random.default_rng(0).integers(0, 1 << 24, 500), [0, 1, 255, (1 << 24) - 1])
     top = (1 << 64) - 1
     # The third is a divisor of 2^64 - 1: with an id of 255 nothing is left.
@@ -113,7 +115,7 @@ def gumbel_by_reference(
 
 @needs_native
 @pytest.mark.parametrize("scheme", engines.SCHEMES)
-def test_every_instruction_set_is_the_reference(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instruction_sets_equal_the_reference(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for options in OPTIONS[scheme]:
         ids = text(300 if scheme == "kgw" else 1300, options.get("vocab_size", 50_000))
         ids[[5, 40]] = -1, options.get("vocab_size", 1 << 24)
@@ -126,10 +128,10 @@ def test_every_instruction_set_is_the_reference(scheme: str, monkeypatch: pytest
         cuts = np.array([0, 3, 3, 100, 290])
         for isa in each_isa():
             for threads in (1, 3):
-                found = iet.score_tokens(
+                result = iet.score_tokens(
                     ids, iet.EngineKeys.unnamed(scheme, keys, **options), num_threads=threads
                 )
-                assert np.array_equal(found, expected), (isa, options)
+                assert np.array_equal(result, expected), (isa, options)
         table = iet.EngineKeys.unnamed(scheme, keys, **options)
         scored, repeated = iet.positions(ids, table)
         assert (expected[~scored] == 0).all() or scheme == "kgw"
@@ -139,7 +141,7 @@ def test_every_instruction_set_is_the_reference(scheme: str, monkeypatch: pytest
         np.testing.assert_allclose(sums, parts, rtol=1e-9, atol=1e-4)
 
 
-def test_a_text_may_be_empty_or_short() -> None:
+def test_empty_and_short_texts() -> None:
     for scheme in engines.SCHEMES:
         options = options_of(scheme)
         for length in (0, 1, 2):
@@ -154,7 +156,7 @@ def test_a_text_may_be_empty_or_short() -> None:
 
 
 @pytest.mark.parametrize("scheme", engines.SCHEMES)
-def test_unmarked_scores_follow_their_law(scheme: str) -> None:
+def test_unmarked_scores_follow_the_null_law(scheme: str) -> None:
     options = options_of(scheme)
     ids = np.random.default_rng(3).permutation(V)[:200]
     names = {f"a{i}": key for i, key in enumerate(keys_of(scheme, 400))}
@@ -175,7 +177,7 @@ def test_unmarked_scores_follow_their_law(scheme: str) -> None:
         assert family.mean(strength) == pytest.approx(slope, rel=1e-5)
 
 
-def test_tails_of_draws_are_binomial() -> None:
+def test_tails_are_binomial() -> None:
     for chance, depth in ((0.25, 1), (0.4999, 30), (0.9, 2)):
         draws = BernoulliSum((1,) * depth, chance, -1.0, 0.5)
         family = sum_family("kgw", draws)
@@ -188,14 +190,14 @@ def test_tails_of_draws_are_binomial() -> None:
                     for j in range(trials + 1)
                 ]
             )  # fmt: skip
-            places = range(0, trials + 1, max(1, trials // 9))
-            exact = [float(np.logaddexp.reduce(terms[k:])) for k in places]
-            totals = -count + 0.5 * np.array(places)
-            found = evidence.log_tails(totals, np.full(len(totals), count), family)
-            np.testing.assert_allclose(found, exact, rtol=1e-9, atol=1e-9)
+            counts = range(0, trials + 1, max(1, trials // 9))
+            exact = [float(np.logaddexp.reduce(terms[k:])) for k in counts]
+            totals = -count + 0.5 * np.array(counts)
+            log_p = evidence.log_tails(totals, np.full(len(totals), count), family)
+            np.testing.assert_allclose(log_p, exact, rtol=1e-9, atol=1e-9)
 
 
-def test_tails_of_weighted_draws_hold() -> None:
+def test_weighted_tails_are_valid() -> None:
     weights = tuple(range(290, 28, -9))
     norm = math.sqrt(sum(w * w for w in weights))
     draws = BernoulliSum(weights, 0.498, -sum(weights) / norm, 2 / norm)
@@ -216,34 +218,34 @@ def test_tails_of_weighted_draws_hold() -> None:
 
 @pytest.mark.parametrize("scheme", engines.SCHEMES)
 @pytest.mark.parametrize("decoder", ["posterior", "cusum", "window"])
-def test_an_audit_finds_who_wrote_what(scheme: str, decoder: str) -> None:
+def test_audit_finds_the_writers(scheme: str, decoder: str) -> None:
     options = options_of(scheme)
-    planner, critic, *others = keys_of(scheme, 6)
+    planner, critic, *other_keys = keys_of(scheme, 6)
     ids = written_by(scheme, [(planner, 200), (critic, 150), (planner, 150)], options, 1)
-    agents = {"planner": planner, "critic": critic, **{f"other {i}": key for i, key in enumerate(others)}}
+    agents = {"planner": planner, "critic": critic, **{f"other {i}": key for i, key in enumerate(other_keys)}}
     keys = iet.EngineKeys(scheme, agents, **options)
     report = iet.Auditor(keys, decoder).audit(token_ids=ids)
-    found = [segment for segment in report.segments if segment.agent is not None]
-    if decoder == "cusum":  # which misses hand-overs between agents of like strength
-        assert {segment.agent for segment in found} <= {"planner", "critic"}
-        assert found[0].agent == "planner"
+    named = [segment for segment in report.segments if segment.agent is not None]
+    if decoder == "cusum":  # it misses hand-overs between agents of similar strength
+        assert {segment.agent for segment in named} <= {"planner", "critic"}
+        assert named[0].agent == "planner"
         return
-    assert [segment.agent for segment in found] == ["planner", "critic", "planner"]
-    assert abs(found[1].start - 204) <= 32
-    assert abs(found[1].end - 354) <= 32
-    assert all(segment.log_p < -20 for segment in found)
+    assert [segment.agent for segment in named] == ["planner", "critic", "planner"]
+    assert abs(named[1].start - 204) <= 32
+    assert abs(named[1].end - 354) <= 32
+    assert all(segment.log_p < -20 for segment in named)
     assert report.log_p < -20
     if decoder == "posterior":
-        nobody = iet.Auditor(keys).audit(token_ids=np.random.default_rng(9).integers(1, V, 500))
-        assert all(segment.agent is None for segment in nobody.segments)
+        unmarked = iet.Auditor(keys).audit(token_ids=np.random.default_rng(9).integers(1, V, 500))
+        assert all(segment.agent is None for segment in unmarked.segments)
     assert keys.profile.digest in json.dumps(report.to_dict()) or report.profile.id == keys.profile.id
-    shown = repr(keys) + str(report) + json.dumps(report.to_dict())
+    output = repr(keys) + str(report) + json.dumps(report.to_dict())
     for key in (planner, critic):
-        assert not any(str(number) in shown for number in (key if isinstance(key, list) else [key]))
+        assert not any(str(number) in output for number in (key if isinstance(key, list) else [key]))
 
 
 @pytest.mark.parametrize("scheme", engines.SCHEMES)
-def test_more_keys_than_are_scored_token_by_token(scheme: str) -> None:
+def test_audit_with_many_keys(scheme: str) -> None:
     options = options_of(scheme)
     agents = {f"agent {i}": key for i, key in enumerate(keys_of(scheme, 70))}
     ids = written_by(scheme, [(agents["agent 69"], 150)], options, 2)
@@ -251,7 +253,7 @@ def test_more_keys_than_are_scored_token_by_token(scheme: str) -> None:
     assert {segment.agent for segment in report.segments} - {None} == {"agent 69"}
 
 
-def test_an_agent_may_have_several_keys() -> None:
+def test_agents_with_several_keys() -> None:
     keys = iet.EngineKeys("vllm-gumbel", {"planner": [3, 4], "critic": 5})
     assert keys.owners.tolist() == [0, 0, 1]
     assert len(keys) == 3
@@ -267,7 +269,7 @@ def test_an_agent_may_have_several_keys() -> None:
 
 
 @pytest.mark.parametrize("scheme", OPTIONS)
-def test_any_slice_of_the_keys_scores_as_its_columns_do(scheme: Any) -> None:
+def test_subset_scores_equal_columns(scheme: Any) -> None:
     ids = np.random.default_rng(0).integers(0, 200, 60)
     for parameters in OPTIONS[scheme]:
         keys = iet.EngineKeys.unnamed(scheme, keys_of(scheme, 5), **parameters)
@@ -276,8 +278,8 @@ def test_any_slice_of_the_keys_scores_as_its_columns_do(scheme: Any) -> None:
             assert np.array_equal(iet.score_tokens(ids, keys.subset(columns)), scores[:, columns])
 
 
-def test_the_law_of_unmarked_text_holds_for_kgw_and_synthid() -> None:
-    """Of audits of text that nobody marked, under drawn keys, no more than the level finds anybody."""
+def test_false_positives_of_kgw_and_synthid_match_the_level() -> None:
+    """Audits of unmarked text under random keys have false positives at most at the level."""
     for scheme in ("kgw", "synthid"):
         options = options_of(scheme)
         log_p = []
@@ -330,12 +332,14 @@ def test_the_law_of_unmarked_text_holds_for_kgw_and_synthid() -> None:
         ),
     ],
 )
-def test_what_is_refused(scheme: str, keys: Any, options: dict[str, Any], message: str) -> None:
+def test_rejects_invalid_keys_and_options(
+    scheme: str, keys: Any, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         iet.score_tokens([1, 2, 3], iet.EngineKeys.unnamed(scheme, keys, **options))
 
 
-def test_what_else_is_refused() -> None:
+def test_rejects_unsupported_calls() -> None:
     keys = iet.EngineKeys("vllm-gumbel", {"planner": 42})
     with pytest.raises(InputError, match="decoys"):
         iet.Auditor(keys, decoys=10_000)
@@ -350,7 +354,7 @@ def test_what_else_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "one", "other", "options"),
+    ("scheme", "first", "second", "options"),
     [
         ("kgw", [7], [7 + 2**32], {"vocab_size": V}),
         ("kgw", [7], [8], {"vocab_size": V}),
@@ -359,12 +363,14 @@ def test_what_else_is_refused() -> None:
         ("synthid", [[1, 2, 3]], [[1, 2, 65539]], {"weighted": True}),
     ],
 )
-def test_keys_are_refused_together_where_their_scores_are_the_same(
-    scheme: str, one: Any, other: Any, options: dict[str, Any]
+def test_rejects_keys_with_equal_scores(
+    scheme: str, first: Any, second: Any, options: dict[str, Any]
 ) -> None:
     ids = np.random.default_rng(0).integers(1, 1000, 400)
-    scores = [iet.score_tokens(ids, iet.EngineKeys.unnamed(scheme, each, **options)) for each in (one, other)]
-    keys = {"planner": one[0], "critic": other[0]}
+    scores = [
+        iet.score_tokens(ids, iet.EngineKeys.unnamed(scheme, pair, **options)) for pair in (first, second)
+    ]
+    keys = {"planner": first[0], "critic": second[0]}
     if np.array_equal(*scores):
         with pytest.raises(
             InputError, match="'critic': got one that marks as that of 'planner', expected one"
@@ -372,25 +378,25 @@ def test_keys_are_refused_together_where_their_scores_are_the_same(
             iet.EngineKeys(scheme, keys, **options)
     else:
         assert iet.EngineKeys(scheme, keys, **options).names == ("planner", "critic")
-    together = iet.score_tokens(ids, iet.EngineKeys.unnamed(scheme, [*one, *other], **options))
+    together = iet.score_tokens(ids, iet.EngineKeys.unnamed(scheme, [*first, *second], **options))
     assert np.array_equal(together, np.concatenate(scores, axis=1))
 
 
 @pytest.mark.parametrize("n_gram", [1, 4])
-def test_selfhash_finds_nobody_where_tokens_come_back_behind_others(n_gram: int) -> None:
+def test_selfhash_counts_each_token_once(n_gram: int) -> None:
     options: dict[str, Any] = {"seeding_scheme": "selfhash", "n_gram": n_gram, "vocab_size": 4096}
     keys = iet.EngineKeys.unnamed("kgw", keys_of("kgw", 120), **options)
-    ids = np.random.default_rng(3).zipf(1.3, 3000) % 4096  # as in prose, few tokens are most of it
+    ids = np.random.default_rng(3).zipf(1.3, 3000) % 4096  # as in prose, few tokens are frequent
     pairs = kernels.pair_numbers(ids, keys)
-    places = np.flatnonzero(pairs >= 0)
-    firsts = places[np.unique(pairs[places], return_index=True)[1]]
-    assert len(firsts) == len(np.unique(ids[places]))  # whatever stands before, a token is evidence once
+    positions = np.flatnonzero(pairs >= 0)
+    firsts = positions[np.unique(pairs[positions], return_index=True)[1]]
+    assert len(firsts) == len(np.unique(ids[positions]))  # each token counts once, whatever its context
     sums, green = iet.score_tokens(ids, keys)[firsts].sum(axis=0), 0.25
     z = (sums - green * len(firsts)) / math.sqrt(green * (1 - green) * len(firsts))
     assert z.var() < 1.6  # counted by n-grams it is above 3 for n = 4
 
 
-def test_no_key_is_in_the_frames_of_an_error_from_a_file(tmp_path: pathlib.Path) -> None:
+def test_errors_from_a_key_file_contain_no_key(tmp_path: pathlib.Path) -> None:
     path, secret = tmp_path / "keys.json", 987654321987
     for content in (
         {"planner": secret, "critic": -1},
@@ -409,15 +415,15 @@ def test_no_key_is_in_the_frames_of_an_error_from_a_file(tmp_path: pathlib.Path)
         assert caught.value.__context__ is None
 
 
-def test_what_was_refused_has_a_repr() -> None:
+def test_rejected_keys_have_a_repr() -> None:
     with pytest.raises(InputError) as caught:
         iet.EngineKeys("vllm-gumbel", {"planner": -1})
     frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
-    shown = [repr(frame.f_locals["self"]) for frame in frames if "self" in frame.f_locals]
-    assert "EngineKeys(refused)" in shown
+    reprs = [repr(frame.f_locals["self"]) for frame in frames if "self" in frame.f_locals]
+    assert "EngineKeys(refused)" in reprs
 
 
-def test_no_key_is_shown() -> None:
+def test_errors_and_reprs_contain_no_key() -> None:
     secret = 987654321987
     for scheme, key in (("vllm-gumbel", secret), ("sglang-gumbel", f"{secret:x}"), ("synthid", [secret, 5])):
         keys = iet.EngineKeys(scheme, {"planner": key})
@@ -447,9 +453,9 @@ def test_keys_from_a_file(key_file: pathlib.Path, tmp_path: pathlib.Path) -> Non
     keys = iet.EngineKeys.load(key_file, "vllm-gumbel", n_gram=4)
     assert keys.names == ("planner", "critic")
     assert keys.scheme.n_gram == 4
-    again = pickle.loads(pickle.dumps(iet.Auditor(keys)))
+    copied = pickle.loads(pickle.dumps(iet.Auditor(keys)))
     ids = written_by("vllm-gumbel", [(3, 100)], {"n_gram": 4}, 4)
-    assert again.audit(token_ids=ids).to_dict() == iet.Auditor(keys).audit(token_ids=ids).to_dict()
+    assert copied.audit(token_ids=ids).to_dict() == iet.Auditor(keys).audit(token_ids=ids).to_dict()
     for content in ("[1]", "{", '{"a": 918273, "a": 5}', '{"a": 918273'):
         bad = tmp_path / "bad.json"
         bad.write_text(content)
@@ -465,7 +471,7 @@ def test_keys_from_a_file(key_file: pathlib.Path, tmp_path: pathlib.Path) -> Non
             iet.EngineKeys.load(key_file, "vllm-gumbel")
 
 
-def test_audit_on_the_command_line(
+def test_audit_command(
     key_file: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = tmp_path / "text.txt"

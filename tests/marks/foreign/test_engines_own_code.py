@@ -29,7 +29,7 @@ def of_wheel(engine: str) -> Any:
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 8, 13])
-def test_vllm_scores_are_its_detectors(width: int) -> None:
+def test_vllm_scores_equal_its_detector(width: int) -> None:
     vllm, ids = of_wheel("vllm"), text(120)
     ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("vllm-gumbel", list(KEYS), n_gram=width + 1))
     keys = iet.EngineKeys("vllm-gumbel", {f"a{i}": key for i, key in enumerate(KEYS)}, n_gram=width + 1)
@@ -40,15 +40,15 @@ def test_vllm_scores_are_its_detectors(width: int) -> None:
         detector = vllm.GumbelWatermarkDetector(key, context_width=width, deduplicate_contexts=False)
         theirs = detector._score_tokens(*detector._prepare_inputs(ids.tolist())).numpy()
         np.testing.assert_allclose(ours[:, column], theirs, rtol=4e-7, atol=2e-7)
-        found = vllm.GumbelWatermarkDetector(key, context_width=width).detect(ids.tolist())
+        detected = vllm.GumbelWatermarkDetector(key, context_width=width).detect(ids.tolist())
         fresh = ours[~repeated, column].astype(float)
-        assert found.num_scored_tokens == len(fresh)
-        assert found.score == pytest.approx(fresh.sum(), rel=1e-6)
+        assert detected.num_scored_tokens == len(fresh)
+        assert detected.score == pytest.approx(fresh.sum(), rel=1e-6)
         p = math.exp(evidence.log_tail(fresh.sum(), len(fresh), keys.profile.family))
-        assert found.p_value == pytest.approx(p, rel=1e-4)
+        assert detected.p_value == pytest.approx(p, rel=1e-4)
 
 
-def test_both_keys_of_vllms_dual_mark_are_columns() -> None:
+def test_vllm_dual_keys_are_two_columns() -> None:
     vllm, ids = of_wheel("vllm"), text(120)
     ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("vllm-gumbel", engines.vllm_dual_keys(42)))
     detector = vllm.DualKeyGumbelWatermarkDetector(42, alpha=0.25, deduplicate_contexts=False)
@@ -57,7 +57,7 @@ def test_both_keys_of_vllms_dual_mark_are_columns() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 7, 20, 64])
-def test_sglang_scores_are_its_detectors(width: int) -> None:
+def test_sglang_scores_equal_its_detector(width: int) -> None:
     sglang, ids = of_wheel("sglang"), text(400)
     hexadecimal = [f"{key:x}" for key in KEYS]
     ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("sglang-gumbel", hexadecimal, n_gram=width + 1))
@@ -73,25 +73,25 @@ def test_sglang_scores_are_its_detectors(width: int) -> None:
             for j in range(width, len(ids))
         ]
         np.testing.assert_allclose(ours[width:, column], theirs, rtol=4e-7, atol=2e-7)
-        found, fresh = detector.detect_tokens(ids.tolist()), ours[scored & ~repeated, column].astype(float)
-        assert (found.combined.num_contexts, found.repeated_contexts) == (len(fresh), repeated.sum())
-        assert found.combined.score == pytest.approx(fresh.sum(), rel=1e-6)
+        detected, fresh = detector.detect_tokens(ids.tolist()), ours[scored & ~repeated, column].astype(float)
+        assert (detected.combined.num_contexts, detected.repeated_contexts) == (len(fresh), repeated.sum())
+        assert detected.combined.score == pytest.approx(fresh.sum(), rel=1e-6)
         log_p = evidence.log_tail(fresh.sum(), len(fresh), keys.profile.family)
-        assert found.combined.log_p_value == pytest.approx(log_p, abs=1e-4)
+        assert detected.combined.log_p_value == pytest.approx(log_p, abs=1e-4)
 
 
-def test_the_prompts_tail_is_context() -> None:
+def test_prompt_tail_is_context() -> None:
     sglang, ids = of_wheel("sglang"), np.arange(100, 160)
-    found = sglang.WatermarkDetector("ab").detect_tokens(
+    detected = sglang.WatermarkDetector("ab").detect_tokens(
         ids[20:].tolist(), prompt_token_ids=ids[:20].tolist()
     )
     ours = iet.score_tokens(ids, iet.EngineKeys.unnamed("sglang-gumbel", ["ab"]))
-    assert found.combined.score == pytest.approx(float(ours[20:, 0].astype(float).sum()), rel=1e-6)
+    assert detected.combined.score == pytest.approx(float(ours[20:, 0].astype(float).sum()), rel=1e-6)
 
 
 @pytest.mark.parametrize(("seeding_scheme", "width"), [("lefthash", 1), ("selfhash", 1), ("selfhash", 4)])
 @pytest.mark.parametrize("ratio", [0.25, 0.5, 0.9])
-def test_kgw_scores_are_transformers(seeding_scheme: str, width: int, ratio: float) -> None:
+def test_kgw_scores_equal_transformers(seeding_scheme: str, width: int, ratio: float) -> None:
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     import types
 
@@ -111,7 +111,7 @@ def test_kgw_scores_are_transformers(seeding_scheme: str, width: int, ratio: flo
         for j in range(n_gram - 1, len(ids)):
             seen = tensor[j - n_gram + 1 : j + (seeding_scheme == "selfhash")]
             assert ours[j, column] == detector._get_ngram_score(seen, int(ids[j]))
-        found = detector(tensor[None], return_dict=True)
+        detected = detector(tensor[None], return_dict=True)
         keys = iet.EngineKeys("kgw", {"a": key}, **options)
         scored, repeated = iet.positions(ids, keys)
         if seeding_scheme == "lefthash":  # after id 0 there is no evidence, as the lists are the same for all
@@ -119,9 +119,9 @@ def test_kgw_scores_are_transformers(seeding_scheme: str, width: int, ratio: flo
             continue
         fresh = scored & ~repeated
         if width > 1:  # the detector counts n-grams, whose lists may be one; here a token counts once
-            assert fresh.sum() == len(np.unique(ids[scored])) < found.num_tokens_scored[0]
+            assert fresh.sum() == len(np.unique(ids[scored])) < detected.num_tokens_scored[0]
             continue
-        assert (found.num_tokens_scored[0], found.num_green_tokens[0]) == (
+        assert (detected.num_tokens_scored[0], detected.num_green_tokens[0]) == (
             fresh.sum(),
             ours[fresh, column].sum(),
         )
@@ -130,7 +130,7 @@ def test_kgw_scores_are_transformers(seeding_scheme: str, width: int, ratio: flo
 @pytest.mark.parametrize(
     ("vocab_size", "ratio"), [(128256, 0.25), (1 << 18, 0.5), (32000, 0.9), (700, 0.93), (17, 0.5)]
 )
-def test_green_lists_are_torchs_permutations(vocab_size: int, ratio: float) -> None:
+def test_green_lists_equal_torchs_permutations(vocab_size: int, ratio: float) -> None:
     torch = pytest.importorskip("torch")
     ids = np.random.default_rng(vocab_size).integers(1, vocab_size, 24)
     ids[1::2] = ids[1]  # one list with many tokens
@@ -146,7 +146,7 @@ def test_green_lists_are_torchs_permutations(vocab_size: int, ratio: float) -> N
 @pytest.mark.parametrize(
     ("size", "seed", "depth"), [(1 << 16, 0, 30), (2, 5, 3), (256, 2**32 - 1, 1), (1 << 17, 0, 30)]
 )
-def test_synthid_scores_are_transformers(size: int, seed: int, depth: int) -> None:
+def test_synthid_scores_equal_transformers(size: int, seed: int, depth: int) -> None:
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     ids = text(80)
     agents = np.random.default_rng(1).integers(0, 2**63 - 1, (3, depth)).tolist()
@@ -159,15 +159,15 @@ def test_synthid_scores_are_transformers(size: int, seed: int, depth: int) -> No
                 n_gram, key, size, seed, context_history_size=1024, device=torch.device("cpu")
             )
             g = processor.compute_g_values(torch.from_numpy(ids)[None])[0].numpy()
-            found = 0.5 + mean[n_gram - 1 :, column] / (2 * math.sqrt(depth))
-            np.testing.assert_allclose(found, g.mean(axis=1), atol=1e-6)
+            detected = 0.5 + mean[n_gram - 1 :, column] / (2 * math.sqrt(depth))
+            np.testing.assert_allclose(detected, g.mean(axis=1), atol=1e-6)
             weights = np.linspace(10, 1, depth)
             scale = np.sqrt((weights**2).sum()) / (2 * weights.sum())
-            found = 0.5 + weighted[n_gram - 1 :, column] * scale
-            np.testing.assert_allclose(found, g @ weights / weights.sum(), atol=1e-6)
+            detected = 0.5 + weighted[n_gram - 1 :, column] * scale
+            np.testing.assert_allclose(detected, g @ weights / weights.sum(), atol=1e-6)
 
 
-def test_synthid_counts_what_transformers_does_not_mask() -> None:
+def test_synthid_counts_unmasked_tokens_only() -> None:
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     ids, key = text(300), keys_of("synthid", 1)[0]
     processor = transformers.SynthIDTextWatermarkLogitsProcessor(
@@ -183,15 +183,15 @@ def test_synthid_counts_what_transformers_does_not_mask() -> None:
     assert 0 < (~mask).sum() <= repeated.sum() <= (~mask).sum() + 3
 
 
-def test_torch_draws_as_the_reference_does() -> None:
+def test_permutations_and_draws_equal_torch() -> None:
     torch = pytest.importorskip("torch")
     for seed in (0, 1, 15485863, 2**32 - 1):
         for count in (1, 2, 31, 1000):
             expected = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).numpy()
             assert np.array_equal(torch_permutation(seed, count), expected)
             if native.cpu is not None:
-                found = np.empty(count, np.uint32)
-                native.cpu.torch_permute(count, seed, found.ctypes.data)
-                assert np.array_equal(found, expected)
+                permutation = np.empty(count, np.uint32)
+                native.cpu.torch_permute(count, seed, permutation.ctypes.data)
+                assert np.array_equal(permutation, expected)
             draws = torch.randint(0, 2, (count,), generator=torch.Generator().manual_seed(seed)).numpy()
             assert np.array_equal(synthid_table(count, seed), draws)

@@ -32,23 +32,22 @@ VOCAB_SIZES = (1, 2, 3, 31, 32, 33, 63, 64, 65, 257, 4096, 32000, 32003, 128256)
 
 @needs_native
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
-def test_shuffles_are_numpys(vocab_size: int) -> None:
+def test_permutations_equal_numpy(vocab_size: int) -> None:
     rng = np.random.default_rng(vocab_size)
     for n_gram in (2, 3, 5, 16):
         for key in (0, 42, 2**31, 2**32 - 1):
             context = rng.integers(0, vocab_size, n_gram - 1)
             expected = numpys(key, context, vocab_size)
             for isa in each_isa():
-                found = waterfall.waterfall_permutation(key, context.tolist(), vocab_size)
-                assert np.array_equal(found, expected), isa
+                shuffle = waterfall.waterfall_permutation(key, context.tolist(), vocab_size)
+                assert np.array_equal(shuffle, expected), isa
 
 
 @needs_native
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
 @pytest.mark.parametrize("n_gram", [2, 3, 4, 5])
-def test_ranks_of_few_tokens_are_numpys(vocab_size: int, n_gram: int) -> None:
-    """Each context with its own number of tokens: one, the first and last ids, and around the change to a
-    whole shuffle."""
+def test_ranks_of_few_tokens_equal_numpy(vocab_size: int, n_gram: int) -> None:
+    """Numbers of tokens around the change to a whole shuffle, and the first and last ids."""
     rng = np.random.default_rng(vocab_size + n_gram)
     keys = np.array([0, 42, 2**32 - 1], dtype=np.uint32)
     counts = [1] * (200 if vocab_size < 300 else 12) + [2, 3, 23, 24, 25, 26, 100]
@@ -77,16 +76,16 @@ def test_ranks_of_few_tokens_are_numpys(vocab_size: int, n_gram: int) -> None:
 
 @needs_native
 @pytest.mark.parametrize("vocab_size", [2, 3, 5, 17, 24, 47, 48, 49, 50, 97, 130])
-def test_every_rank_of_small_permutations(vocab_size: int) -> None:
-    """All tokens one by one, where a block of draws is longer than the whole shuffle."""
+def test_ranks_in_small_permutations_equal_numpy(vocab_size: int) -> None:
+    """Permutations that are shorter than a block of random draws."""
     contexts, keys = np.arange(100, dtype=np.uint32)[:, None], np.arange(5, dtype=np.uint32)
     offsets = np.arange(len(contexts) + 1, dtype=np.int64)
     expected = np.array([[numpys(key, context, vocab_size) for context in contexts] for key in keys])
     for isa in each_isa():
         for token in range(vocab_size):
             tokens = np.full(len(contexts), token, dtype=np.uint32)
-            found = waterfall._ranks(vocab_size, keys, contexts, offsets, tokens, 3)
-            assert np.array_equal(found, expected[:, :, token]), (isa, token)
+            ranks = waterfall._ranks(vocab_size, keys, contexts, offsets, tokens, 3)
+            assert np.array_equal(ranks, expected[:, :, token]), (isa, token)
 
 
 # Scores
@@ -106,37 +105,20 @@ def some_text(vocab_size: int, length: int = 150) -> np.ndarray[Any, Any]:
 @needs_native
 @pytest.mark.parametrize("vocab_size", [3, 31, 32, 33, 257, 32000, 128256])
 @pytest.mark.parametrize("n_gram", [2, 3, 5])
-def test_native_scores_are_the_references(vocab_size: int, n_gram: int) -> None:
-    ids, most = some_text(vocab_size), (vocab_size - 1) // 2
+def test_scores_equal_the_reference(vocab_size: int, n_gram: int) -> None:
+    ids, half = some_text(vocab_size), (vocab_size - 1) // 2
     keys = [42, 2**32 - 1]
-    for k_p in (1, most, most + 1, 2 * most) if vocab_size < 1000 else (2 * most,):
+    for k_p in (1, half, half + 1, 2 * half) if vocab_size < 1000 else (2 * half,):
         expected = waterfall_scores(ids, n_gram, keys=np.array(keys), k_p=k_p, vocab_size=vocab_size)
         for isa in each_isa():
-            found = iet.score_tokens(
+            scores = iet.score_tokens(
                 ids, iet.WaterfallKeys.unnamed(keys, vocab_size=vocab_size, n_gram=n_gram, k_p=k_p)
             )
-            assert found.dtype == np.float64
-            assert np.array_equal(found, expected), isa
+            assert scores.dtype == np.float64
+            assert np.array_equal(scores, expected), isa
 
 
-@pytest.mark.parametrize("n_gram", [2, 4])
-def test_scores_are_the_formula(n_gram: int) -> None:
-    ids, vocab_size = some_text(257), 257
-    found = iet.score_tokens(
-        ids, iet.WaterfallKeys.unnamed([7, 42], vocab_size=vocab_size, n_gram=n_gram, k_p=3)
-    )
-    for j, id in enumerate(ids):
-        context = ids[max(0, j - n_gram + 1) : j]
-        for column, key in enumerate((7, 42)):
-            if len(context) < n_gram - 1 or not 0 <= id < vocab_size or (context < 0).any():
-                expected = 0.0
-            else:
-                rank = id if (context >= vocab_size).any() else numpys(key, context, vocab_size)[id]
-                expected = np.cos(2 * np.pi * 3 * rank / vocab_size)
-            assert found[j, column] == pytest.approx(expected, abs=1e-13)
-
-
-def test_positions_after_an_id_from_beyond_v_are_not_scored() -> None:
+def test_contexts_with_ids_out_of_range_are_not_scored() -> None:
     keys = iet.WaterfallKeys({"a": 1, "b": 2}, vocab_size=257, n_gram=3)
     ids = some_text(257)
     scored, repeated = iet.positions(ids, keys)
@@ -149,24 +131,24 @@ def test_positions_after_an_id_from_beyond_v_are_not_scored() -> None:
     assert repeated.sum() > 10
 
 
-def test_some_of_the_keys_are_keys_of_their_own() -> None:
+def test_subset_of_keys() -> None:
     keys = iet.WaterfallKeys({"a": 42, "b": 43, "c": 44}, vocab_size=257)
-    whole = keys.digest
-    some = keys.subset(np.array([1, 2]))
-    assert [some.key(name) for name in "bc"] == [43, 44]
+    digest = keys.digest
+    subset = keys.subset(np.array([1, 2]))
+    assert [subset.key(name) for name in "bc"] == [43, 44]
     with pytest.raises(RegistryError, match="'a' is not among b, c"):
-        some.key("a")
-    assert repr(some) == "WaterfallKeys(b=43, c=44; waterfall, n 2, k_p 1, V 257)"
-    assert some.digest == iet.WaterfallKeys({"b": 43, "c": 44}, vocab_size=257).digest != whole
-    assert keys.subset(slice(0, 3)).digest == keys.digest == whole
-    assert [some.names[owner] for owner in some.owners] == ["b", "c"]
+        subset.key("a")
+    assert repr(subset) == "WaterfallKeys(b=43, c=44; waterfall, n 2, k_p 1, V 257)"
+    assert subset.digest == iet.WaterfallKeys({"b": 43, "c": 44}, vocab_size=257).digest != digest
+    assert keys.subset(slice(0, 3)).digest == keys.digest == digest
+    assert [subset.names[owner] for owner in subset.owners] == ["b", "c"]
     ids = some_text(257)
     for columns in (slice(None, None, 2), slice(None, None, -1), slice(1, None)):
         scores = iet.score_tokens(ids, keys.subset(columns))
         assert np.array_equal(scores, iet.score_tokens(ids, keys)[:, columns])
 
 
-def test_sums_over_spans_are_those_of_the_scores() -> None:
+def test_span_sums_equal_sums_of_scores() -> None:
     keys = iet.WaterfallKeys({f"agent {i}": i for i in range(40)}, vocab_size=257)
     ids, cuts = some_text(257), [0, 1, 40, 40, 120, 150]
     counted = np.arange(len(ids)) % 7 != 0
@@ -191,7 +173,7 @@ def test_short_texts() -> None:
 @pytest.fixture(scope="module")
 def package() -> Iterator[Any]:
     environment = dict(os.environ)  # importing the package changes it
-    pytest.importorskip("psutil")  # which the package needs, and is not installed with it here
+    pytest.importorskip("psutil")  # needed by the package, but not installed with it
     yield pytest.importorskip("waterfall.WatermarkerBase")
     os.environ.clear()
     os.environ.update(environment)
@@ -208,7 +190,7 @@ def packages_processor(package: Any, key: int, vocab_size: int, n_gram: int, k_p
 @pytest.mark.parametrize("vocab_size", [257, 1000, 32003])
 @pytest.mark.parametrize("n_gram", [2, 4])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_marked_logits_are_the_packages(package: Any, vocab_size: int, n_gram: int, dtype: str) -> None:
+def test_marked_logits_equal_the_packages(package: Any, vocab_size: int, n_gram: int, dtype: str) -> None:
     import torch
 
     draw = torch.Generator().manual_seed(vocab_size)
@@ -222,16 +204,16 @@ def test_marked_logits_are_the_packages(package: Any, vocab_size: int, n_gram: i
         for length in range(7, ids.shape[1] + 1):  # the prompt alone first, as `generate` calls it
             logits = torch.randn(3, vocab_size + 5, generator=draw).to(getattr(torch, dtype))
             logits[:, 3] = -torch.inf
-            before = logits.clone()
-            found = ours(ids[:, :length], logits)
-            assert torch.equal(logits, before)
+            original = logits.clone()
+            marked_logits = ours(ids[:, :length], logits)
+            assert torch.equal(logits, original)
             expected = theirs(ids[:, :length], logits)
-            assert torch.equal(found, expected)
-            marked.append(not torch.equal(found, before))
+            assert torch.equal(marked_logits, expected)
+            marked.append(not torch.equal(marked_logits, original))
         assert marked == [False] * (n_gram - 1) + [True] * 4
 
 
-def test_verification_is_the_packages(package: Any) -> None:
+def test_verification_equals_the_packages(package: Any) -> None:
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)  # the package changes its padding
     for n_gram, k_p in ((2, 1), (3, 5), (2, 2500)):
@@ -252,7 +234,7 @@ def test_verification_is_the_packages(package: Any) -> None:
         assert result["q_score"][0, :, 0] == pytest.approx(means, rel=1e-6, abs=1e-9)
 
 
-def test_the_packages_own_generation_is_read(package: Any) -> None:
+def test_generated_text_equals_the_packages(package: Any) -> None:
     """Text of the package's own `generate` is our processor's text, token for token."""
     import torch
     import transformers
@@ -309,20 +291,20 @@ def test_the_packages_own_generation_is_read(package: Any) -> None:
         ({"k_p": 99}, "k_p: got 99"),
     ],
 )
-def test_keys_out_of_range_are_refused(change: dict[str, Any], message: str) -> None:
+def test_rejects_invalid_keys(change: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"keys": {"a": 42}, "vocab_size": 100, **change}
     with pytest.raises(InputError, match=message):
         iet.WaterfallKeys(arguments.pop("keys"), **arguments)
 
 
 @pytest.mark.parametrize("k_p", [10_000, 14_999 + 10_000], ids=["cosine", "sine"])
-def test_an_audit_under_few_values_is_refused(k_p: int) -> None:
+def test_rejects_auditing_marks_of_few_values(k_p: int) -> None:
     with pytest.raises(InputError, match=r"k_p: got 10000 .* the mark takes 3 values, expected at least 64"):
         iet.Auditor(iet.WaterfallKeys({"a": 42}, vocab_size=30_000, k_p=k_p))
     iet.Auditor(iet.WaterfallKeys({"a": 42}, vocab_size=30_000, k_p=10_001))
 
 
-def test_calls_that_cannot_be_are_refused() -> None:
+def test_rejects_invalid_calls() -> None:
     for nothing in (None, [42], "waterfall"):
         with pytest.raises(InputError, match=r"registry: got .*, expected iet\.Registry"):
             iet.score_tokens([1, 2], nothing)  # type: ignore[call-overload]
@@ -360,15 +342,17 @@ def test_calls_that_cannot_be_are_refused() -> None:
             waterfall.waterfall_permutation(*wrong)  # type: ignore[arg-type]
 
 
-def test_another_tokenizer_is_refused(tmp_path: pathlib.Path) -> None:
+def test_rejects_another_tokenizer(tmp_path: pathlib.Path) -> None:
     import tokenizers
 
-    other = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "a": 1, "b": 2}, unk_token="<unk>"))
+    second = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"<unk>": 0, "a": 1, "b": 2}, unk_token="<unk>")
+    )
     keys = iet.WaterfallKeys({"a": 42}, tokenizer=MODEL)
     with pytest.raises(TokenizerMismatch, match="got digest"):
-        iet.Auditor(keys, tokenizer=other).audit("a b")
-    other.add_tokens(["added"])
-    assert iet.WaterfallKeys({"a": 42}, tokenizer=other).profile.vocab_size == 3  # without added tokens
+        iet.Auditor(keys, tokenizer=second).audit("a b")
+    second.add_tokens(["added"])
+    assert iet.WaterfallKeys({"a": 42}, tokenizer=second).profile.vocab_size == 3  # without added tokens
 
 
 @pytest.mark.parametrize(
@@ -382,7 +366,7 @@ def test_another_tokenizer_is_refused(tmp_path: pathlib.Path) -> None:
         ["--scheme", "unigram", "--keys", "a=42", "--tokenizer", str(MODEL)],
     ],
 )
-def test_the_command_refuses_options_that_do_not_go_together(
+def test_command_rejects_conflicting_options(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stop:
@@ -392,8 +376,8 @@ def test_the_command_refuses_options_that_do_not_go_together(
 
 
 @pytest.mark.parametrize("keys", ["", "a", "a=", "=42", "a=x", "a=1,a=2", "a=-1"])
-def test_the_command_refuses_ids_that_are_none(keys: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_rejects_invalid_ids(keys: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "-", "--scheme", "waterfall", "--tokenizer", str(MODEL), f"--keys={keys}"]) == 3
-    said = capsys.readouterr().err
-    assert "--keys: got" in said
-    assert ("each agent once" in said) is (keys == "a=1,a=2")
+    error = capsys.readouterr().err
+    assert "--keys: got" in error
+    assert ("each agent once" in error) is (keys == "a=1,a=2")
