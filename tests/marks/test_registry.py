@@ -226,10 +226,10 @@ def test_profile_is_derived_from_its_tokenizer(tokenizer_file: pathlib.Path, pat
     assert registry.profile.vocab_size == 5
     assert registry.profile.unmarked_ids == (0, 4)
     assert registry.profile.tokenizer_digest == Tokenizer(tokenizer_file).digest
-    other = tokenizers.Tokenizer.from_file(str(tokenizer_file))
-    assert Registry.create(None, tokenizer=other).profile.id == registry.profile.id
-    assert Registry.create(None, tokenizer=other, vocab_size=4).profile.unmarked_ids == (0,)
-    assert Registry.create(None, tokenizer=other, unmarked_ids=[3]).profile.unmarked_ids == (3,)
+    backend = tokenizers.Tokenizer.from_file(str(tokenizer_file))
+    assert Registry.create(None, tokenizer=backend).profile.id == registry.profile.id
+    assert Registry.create(None, tokenizer=backend, vocab_size=4).profile.unmarked_ids == (0,)
+    assert Registry.create(None, tokenizer=backend, unmarked_ids=[3]).profile.unmarked_ids == (3,)
     assert Registry.create(None, vocab_size=9, unmarked_ids=[8, 2]).profile.unmarked_ids == (2, 8)
 
 
@@ -279,8 +279,8 @@ def no_room(*_: object) -> str:
 
 def test_export_with_tokenizers_is_atomic(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = tmp_path / "gone.json"
-    other = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, "a"))
-    other.save(str(gone))
+    word_level = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, "a"))
+    word_level.save(str(gone))
     registry = Registry.create(None, tokenizer=WORD_TOKENIZER)
     registry.add("planner")
     registry.add("critic", profile=registry.add_profile(tokenizer=gone))
