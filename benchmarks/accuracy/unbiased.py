@@ -96,9 +96,7 @@ def gumbel(logits: torch.Tensor, count: int, rng: np.random.Generator) -> NDArra
     """Return tokens [count] that the processor chooses from logits [V]."""
     scheme, V = Scheme(family="gumbel"), len(logits)
     slots, free = np.arange(count, dtype=np.int32), FreeTokens(0, FREE_RATE)
-    sampler = KeyedSampler(
-        keys_of(scheme, V, rng, count), slots, False, None, free, int(rng.integers(1 << 62))
-    )
+    sampler = KeyedSampler(keys_of(scheme, V, rng, count), slots, False, free, int(rng.integers(1 << 62)))
     contexts = torch.from_numpy(rng.integers(0, V, (count, scheme.n_gram - 1)))
     ids = contexts.repeat(1, int(rng.integers(1, 5)))
     return sampled(sampler(ids, logits.expand(count, -1)), rng)  # type: ignore[arg-type]
@@ -200,7 +198,7 @@ def texts(
         keys = keys_of(scheme, IDS, rng, count)
         slots = np.arange(count, dtype=np.int32)
         free = FreeTokens(FREE_FIRST, FREE_RATE)
-        sampler = KeyedSampler(keys, slots, False, None, free, int(rng.integers(1 << 62)))
+        sampler = KeyedSampler(keys, slots, False, free, int(rng.integers(1 << 62)))
         ids = torch.tensor(prompt).repeat(count, 1)
         for _ in range(LENGTH):
             logits = chain[ids[:, -1]]

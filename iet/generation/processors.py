@@ -15,7 +15,6 @@ from iet.errors import InputError, ShapeError
 from iet.generation.checks import rows_of_a_prompt
 from iet.generation.free import FreeTokens, request_key
 from iet.generation.sampling import ContextIds, force_token, times_before
-from iet.generation.sessions import RowSessions
 from iet.kernels import embed, embed_
 from iet.marks.keys import KeyTable
 from iet.native.cuda import Refusals
@@ -30,16 +29,14 @@ class Processor(transformers.LogitsProcessor):
         slots: NDArray[np.int32],
         temperature: float,
         first_call_shows_prompts: bool,
-        sessions: RowSessions | None = None,
     ) -> None:
         self._keys = keys
         self._slots = slots
-        self._sessions = sessions
         self._temperature = temperature
         self._check_prompts = first_call_shows_prompts
-        # Keys, slots and temperatures of a batch, and its slots on devices. The tuple is replaced as a
-        # whole, so that threads that share a processor do not disturb each other.
-        self._rows = keys, slots[:0], np.empty(0, dtype=np.float32), dict[torch.device, torch.Tensor]()
+        # Slots and temperatures of a batch, and its slots on devices. The tuple is replaced as a whole, so
+        # that threads that share a processor do not disturb each other.
+        self._rows = slots[:0], np.empty(0, dtype=np.float32), dict[torch.device, torch.Tensor]()
         self._refusals = Refusals()
 
     @property
@@ -57,12 +54,12 @@ class Processor(transformers.LogitsProcessor):
         context_len = self._keys.profile.scheme.n_gram - 1
         if length < context_len:  # no context yet: such a position is not scored
             return scores
-        keys, slots, temperatures = self._of_rows(rows, repeats, scores.device)
+        slots, temperatures = self._of_rows(rows, repeats, scores.device)
         self._refusals.check()  # raises an error of an earlier step; waiting for this one would be slow
         # A copy, as in transformers' own processors, because `generate` returns the argument as
         # `output_logits`.
         contexts = input_ids[:, length - context_len :]
-        marked: torch.FloatTensor = embed(scores, contexts, slots, keys, temperature=temperatures)  # type: ignore[assignment]
+        marked: torch.FloatTensor = embed(scores, contexts, slots, self._keys, temperature=temperatures)  # type: ignore[assignment]
         self._refusals.note(scores.device)
         return marked
 
@@ -78,22 +75,20 @@ class Processor(transformers.LogitsProcessor):
         self._check_prompts = False
         return repeats
 
-    def _of_rows(self, rows: int, repeats: int, device: torch.device) -> tuple[KeyTable, Any, Any]:
-        """Return keys, and slots and temperatures [B] on the logits' device, copied there once."""
+    def _of_rows(self, rows: int, repeats: int, device: torch.device) -> tuple[Any, Any]:
+        """Return slots and temperatures [B] on the logits' device, copied there once."""
         # Nothing is computed again in later steps: the model evicts the CPU caches between them, so even
         # short code is slow.
-        keys, slots, temperatures, sent = self._rows
+        slots, temperatures, sent = self._rows
         if len(slots) != rows:
-            keys, slots = self._keys, np.repeat(self._slots, repeats)
-            if self._sessions is not None:
-                keys, slots = self._sessions.keys_of(keys, slots)
+            slots = np.repeat(self._slots, repeats)
             temperatures, sent = np.full(rows, self._temperature, dtype=np.float32), {}
-            self._rows = keys, slots, temperatures, sent
+            self._rows = slots, temperatures, sent
         if device.type != "cuda":
-            return keys, slots, temperatures
+            return slots, temperatures
         if device not in sent:
             sent[device] = torch.from_numpy(slots).to(device)
-        return keys, sent[device], self._temperature
+        return sent[device], self._temperature
 
 
 class KeyedSampler(Processor):
@@ -111,11 +106,10 @@ class KeyedSampler(Processor):
         keys: KeyTable,
         slots: NDArray[np.int32],
         first_call_shows_prompts: bool,
-        sessions: RowSessions | None,
         free: FreeTokens,
         seed: int | None,
     ) -> None:
-        super().__init__(keys, slots, 1.0, first_call_shows_prompts, sessions)
+        super().__init__(keys, slots, 1.0, first_call_shows_prompts)
         self._ids = ContextIds(self._keys.profile)
         self._free, self._seed = free, seed
         self._prompt_length = 0
@@ -130,7 +124,7 @@ class KeyedSampler(Processor):
         context_len = self._keys.profile.scheme.n_gram - 1
         if length < context_len:
             return scores
-        keys, row_slots, _ = self._of_rows(rows, repeats, scores.device)
+        row_slots, _ = self._of_rows(rows, repeats, scores.device)
         slots = torch.as_tensor(row_slots)
         ids = input_ids.to(scores.device)
         contexts, ends = ids[:, length - context_len :], torch.full((rows,), length, device=scores.device)
@@ -139,7 +133,7 @@ class KeyedSampler(Processor):
         noisy = scores.to(torch.float32, copy=True)  # half types would round different sums to one
         self._refusals.check()
         marked = torch.where(fresh, slots, -1)
-        embed_(noisy, contexts, marked, keys, counts=counts)
+        embed_(noisy, contexts, marked, self._keys, counts=counts)
         self._refusals.note(noisy.device)
         chosen: torch.FloatTensor = force_token(noisy, scores, fresh)  # type: ignore[assignment]
         return chosen

@@ -135,43 +135,26 @@ class SessionRows:
         )
 
 
-class RowSessions:
-    """The sessions of the rows of a prompt batch, each row in its own.
+def keys_of_rows(
+    registry: Registry, own: KeyTable, rows: Sequence[int], sessions: Sequence[str | None]
+) -> tuple[KeyTable, list[int]]:
+    """Return a table of agents' own keys and of their keys in sessions, and the key of each row in it.
 
     Args:
         registry: of the agents.
-        sessions: id of each row, None: its agent's own keys.
+        own: its marking keys.
+        rows: [B], rows of `own`, -1: unmarked.
+        sessions: [B], id of each row; None: its agent's own key.
+
+    Returns:
+        The table, and [B] rows of it, equal for the same key in the same session.
 
     Raises:
-        InputError: there are no sessions, or an id is invalid.
+        InputError: an id is invalid.
     """
-
-    def __init__(self, registry: Registry, sessions: Sequence[str | None]) -> None:
-        if isinstance(sessions, bytes) or not len(sessions):
-            raise InputError(
-                f"session: got {sessions!r:.80}, expected one id (or None) per row of the prompt batch, or"
-                " one for all"
-            )
-        self._registry = registry
-        self._sessions = [None if session is None else checked_session(session) for session in sessions]
-
-    def __len__(self) -> int:
-        return len(self._sessions)
-
-    def keys_of(self, own: KeyTable, rows: NDArray[np.int32]) -> tuple[KeyTable, NDArray[np.int32]]:
-        """Return a table of agents' own keys and the sessions' keys, and the row of each batch row in it.
-
-        Args:
-            own: the registry's marking keys.
-            rows: int32 [B], rows of `own`, -1: unmarked. B is a multiple of the number of sessions; adjacent
-                rows share a session.
-
-        Returns:
-            The table, and int32 [B]: rows of it, equal for the same key in the same session.
-        """
-        of_rows = np.repeat(np.array(self._sessions, dtype=object), len(rows) // len(self))
-        pairs = list(zip(rows.tolist(), of_rows.tolist(), strict=True))
-        distinct = dict.fromkeys(pair for pair in pairs if pair[0] >= 0 and pair[1] is not None)
-        table = SessionRows(self._registry, own, len(distinct))
-        row_of = {pair: table.put(index, *pair) for index, pair in enumerate(distinct)}
-        return table.keys, np.array([row_of.get(pair, pair[0]) for pair in pairs], dtype=np.int32)
+    checked = [None if session is None else checked_session(session) for session in sessions]
+    pairs = list(zip(rows, checked, strict=True))
+    distinct = dict.fromkeys((row, session) for row, session in pairs if row >= 0 and session is not None)
+    table = SessionRows(registry, own, len(distinct))
+    row_of = {pair: table.put(index, *pair) for index, pair in enumerate(distinct)}
+    return table.keys, [row_of.get((row, session or ""), row) for row, session in pairs]

@@ -34,7 +34,7 @@ from iet.generation.checks import (
     names_of_rows,
 )
 from iet.generation.free import FreeTokens, check_seed
-from iet.generation.sessions import RowSessions
+from iet.generation.sessions import keys_of_rows
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
 
@@ -89,14 +89,14 @@ class LogitsProcessor(Processor):
         profile: str | None = None,
         session: str | Sequence[str | None] | None = None,
     ) -> None:
-        keys, slots, sessions = _marking(registry, agents, profile, session)
+        keys, slots = _marking(registry, agents, profile, session)
         if keys.profile.family.chooses:
             raise InputError(
                 'family: got "gumbel", which chooses the token after temperature, top-k and top-p, while this'
                 " processor runs before them: use iet.WatermarkingConfig"
             )
         scale = before_temperature(keys.profile.scheme, temperature)
-        super().__init__(keys, slots, scale, False, sessions)
+        super().__init__(keys, slots, scale, False)
         self._rebuild = functools.partial(
             type(self), registry, agents, scale, profile=profile, session=session
         )
@@ -203,11 +203,11 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         Raises:
             ShapeError: the model's vocabulary is smaller than V.
         """
-        keys, slots, sessions = self._marking()
+        keys, slots = self._marking()
         check_model_vocabulary(vocab_size, keys.profile.vocab_size)
         of_prompts = len(slots) > 1 or not isinstance(self.agents, str)
         if not keys.profile.family.chooses:
-            return Processor(keys, slots, 1.0, of_prompts, sessions)
+            return Processor(keys, slots, 1.0, of_prompts)
         config = self._config_of_caller()
         reason = None
         if config is not None and (config.num_beams or 1) > 1:
@@ -228,9 +228,9 @@ class WatermarkingConfig(BaseWatermarkingConfig):
                 " answer are free; allow more tokens, or pass iet.FreeTokens(first=...) with fewer",
                 stacklevel=2,
             )
-        return KeyedSampler(keys, slots, of_prompts, sessions, self.free, self.seed)
+        return KeyedSampler(keys, slots, of_prompts, self.free, self.seed)
 
-    def _marking(self) -> tuple[KeyTable, NDArray[np.int32], RowSessions | None]:
+    def _marking(self) -> tuple[KeyTable, NDArray[np.int32]]:
         return _marking(self.registry, self.agents, self.profile, self.session)
 
     def _config_of_caller(self) -> Any:
@@ -340,31 +340,31 @@ def _is_saved_with_a_generation_config() -> bool:
     return False
 
 
-def _slots(registry: Registry, agents: str | Sequence[str | None], profile: str | None) -> NDArray[np.int32]:
-    check_registry(registry)
-    names = names_of_rows(agents)
-    return np.array([-1 if name is None else registry.slot(name, profile) for name in names], dtype=np.int32)
-
-
 def _marking(
     registry: Registry,
     agents: str | Sequence[str | None],
     profile: str | None,
     session: str | Sequence[str | None] | None,
-) -> tuple[KeyTable, NDArray[np.int32], RowSessions | None]:
-    """Return keys, the slots of the rows of the prompt batch, and the rows' sessions if they differ."""
-    slots = _slots(registry, agents, profile)
-    if session is None:
-        return registry.marking_keys(profile), slots, None
-    if isinstance(session, str) or not isinstance(session, Sequence):
-        return registry.session(session).marking_keys(profile), slots, None
-    sessions = RowSessions(registry, session)
-    if isinstance(agents, str):
-        slots = np.repeat(slots, len(sessions))
-    if len(slots) != len(sessions):
-        raise ShapeError(
-            "session",
-            got=f"{len(sessions)} sessions for {len(slots)} agents",
-            expected="one session (or None) per row of the prompt batch, or one for all",
-        )
-    return registry.marking_keys(profile), slots, sessions
+) -> tuple[KeyTable, NDArray[np.int32]]:
+    """Return keys, and the row of the key of each row of the prompt batch."""
+    check_registry(registry)
+    slots = [-1 if name is None else registry.slot(name, profile) for name in names_of_rows(agents)]
+    keys = registry.marking_keys(profile)
+    if session is not None and (isinstance(session, str) or not isinstance(session, Sequence)):
+        keys = registry.session(session).marking_keys(profile)
+    elif session is not None:
+        if isinstance(session, bytes) or not len(session):
+            raise InputError(
+                f"session: got {session!r:.80}, expected one id (or None) per row of the prompt batch, or one"
+                " for all"
+            )
+        if isinstance(agents, str):
+            slots *= len(session)
+        if len(slots) != len(session):
+            raise ShapeError(
+                "session",
+                got=f"{len(session)} sessions for {len(slots)} agents",
+                expected="one session (or None) per row of the prompt batch, or one for all",
+            )
+        keys, slots = keys_of_rows(registry, keys, slots, session)
+    return keys, np.array(slots, dtype=np.int32)
