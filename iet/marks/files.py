@@ -98,8 +98,9 @@ def write_file(
 ) -> None:
     """Create or replace a file atomically, even if the process or the machine stops.
 
-    The content is written to `.NAME.RANDOM.tmp` in the same folder, synced to disk, and renamed. Temporary
-    files of writers that were killed are deleted by the next writer in the folder that passes `check`.
+    The content is written to `.NAME.RANDOM.tmp` in the same folder, synced to disk, and renamed. While the
+    folder is locked, the name ends in `.locked.tmp`: the next writer that locks the folder deletes such files
+    of writers that were killed, because they may hold secrets.
 
     Args:
         path: the file. If it is a link, its target is replaced. A device or a pipe, such as /dev/stdout, is
@@ -123,21 +124,19 @@ def write_file(
     target = pathlib.Path(os.path.realpath(path))
     if check is None:
         refuse_to_lose_keys(path)
-    temporary = target.with_name(f".{target.name[:40]}.{os.urandom(8).hex()}.tmp")
+    suffix = "locked.tmp" if check is not None or target.parent in _locked.get() else "tmp"
+    temporary = target.with_name(f".{target.name[:40]}.{os.urandom(8).hex()}.{suffix}")
     with _folder(target.parent, locked=check is not None) as folder:
         if check is not None:
             check()
         try:
-            with _created(temporary, mode) as file:
+            with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 if mode == USUAL and sys.platform != "win32" and target.exists():
                     os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
                 _write_content(file, content)
                 file.flush()
                 os.fsync(file.fileno())
-                if sys.platform != "win32":
-                    os.replace(temporary, target)  # while it is locked
-            if sys.platform == "win32":  # Windows renames no open file
-                os.replace(temporary, target)
+            os.replace(temporary, target)
         except OSError as error:
             if error.filename is None or os.fspath(error.filename) == str(temporary):
                 # The error of a full disk names no file, or the temporary one.
@@ -171,7 +170,7 @@ def refuse_to_lose_keys(path: pathlib.Path) -> None:
         raise RegistryError(f"{path}: it holds {kind}, which would be lost; expected another path")
 
 
-_TEMPORARY = re.compile(r"\..{1,40}\.[0-9a-f]{16}\.tmp", re.DOTALL)
+_TEMPORARY = re.compile(r"\..{1,40}\.[0-9a-f]{16}\.locked\.tmp", re.DOTALL)
 
 _locked: contextvars.ContextVar[frozenset[pathlib.Path]] = contextvars.ContextVar(
     "locked", default=frozenset()
@@ -221,43 +220,12 @@ def _folder(path: pathlib.Path, *, locked: bool) -> Iterator[int | None]:
         if locked and path not in _locked.get():
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-                _sweep(path)
+                for name in filter(_TEMPORARY.fullmatch, os.listdir(path)):
+                    with contextlib.suppress(OSError):  # another user's file
+                        os.unlink(path / name)
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _created(path: pathlib.Path, mode: int) -> Iterator[BinaryIO]:
-    """Create a file and hold its lock while it is written; `_sweep` deletes unlocked temporary files."""
-    while True:
-        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            if sys.platform != "win32":
-                import fcntl
-
-                with contextlib.suppress(OSError):
-                    fcntl.flock(file, fcntl.LOCK_EX)
-                if os.fstat(file.fileno()).st_nlink == 0:  # deleted before it was locked
-                    continue
-            yield file
-            return
-
-
-def _sweep(folder: pathlib.Path) -> None:
-    """Delete temporary files of writers that were killed, because they may hold secrets."""
-    if sys.platform == "win32":
-        return
-    import fcntl
-
-    for name in filter(_TEMPORARY.fullmatch, os.listdir(folder)):
-        with contextlib.suppress(OSError):  # another user's file, a link, or a file that is being written
-            descriptor = os.open(folder / name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-            try:
-                if os.fstat(descriptor).st_uid == os.geteuid():
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    os.unlink(folder / name)
-            finally:
-                os.close(descriptor)
 
 
 def read_private(path: pathlib.Path, secret_mount: bool) -> Secret:
