@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from iet.errors import InputError
+from iet.errors import InputError, check_number
 from iet.generation.checks import before_temperature, check_model_vocabulary, check_registry
 from iet.generation.free import FreeTokens, check_seed, request_key
 from iet.kernels import embed_
@@ -96,8 +96,7 @@ class LogitsProcessor:
             raise InputError(f"top_k: got {top_k!r:.80}, expected an int")
         if not 0 < top_p <= 1:
             raise InputError(f"top_p: got {top_p!r:.80}, expected a number above 0, at most 1")
-        if not 0 <= min_p <= 1:
-            raise InputError(f"min_p: got {min_p!r:.80}, expected a number from 0 to 1")
+        check_number("min_p", min_p, 0, 1, integer=False)
         if not isinstance(free, FreeTokens):
             raise InputError(f"free: got {type(free).__name__}, expected iet.FreeTokens")
         check_seed(seed)

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iet.errors import IetError, InputError, RegistryError, shown
+from iet.errors import IetError, InputError, RegistryError, check_number, shown
 from iet.generation.agents import AGENT_FIELD, SESSION_FIELD, SGLANG_PROCESSOR, session_of_request
 from iet.generation.checks import check_registry, switch
 from iet.generation.contexts import SequenceContexts
@@ -121,10 +121,13 @@ class IETLogitsProcessor:
                 check_seed(request.sampling_params.sampling_seed)
                 if chooses:
                     _check_drawn(request)
-                scheme = keys.profile.scheme
-                context = _context(request, scheme.n_gram - 1)
-                if context is not None and not (chooses and _is_free(request)):
-                    count = _times_before(arguments, request, len(context)) if chooses else 0
+                context_len = keys.profile.scheme.n_gram - 1
+                contexts = _contexts(arguments, request, context_len, chooses)
+                context = contexts.last()
+                _check_context(request, context)
+                # Without enough ids before it, a position is not scored.
+                if len(context) == context_len and not (chooses and _is_free(request)):
+                    count = contexts.times_before() if chooses else 0
                     batch = batches.setdefault(keys.profile.id, _Batch(sessions, len(logits)))
                     key = _of_session(sessions, slot, arguments)
                     batch.add(row, request, context, count, key)
@@ -151,7 +154,7 @@ class _Batch:
         self.temperatures = np.ones(rows, dtype=np.float32)
         self.requests: list[Any] = []
 
-    def add(self, row: int, request: Any, context: list[int], count: int, slot: int) -> None:
+    def add(self, row: int, request: Any, context: Sequence[int], count: int, slot: int) -> None:
         if self.scheme.placement != "raw":
             # SGLang will divide by this; it is 1 for greedy requests.
             temperature = request.sampling_params.temperature
@@ -282,8 +285,8 @@ def _of_session(sessions: SessionRows, row: int, arguments: dict[str, Any]) -> i
     return reserved.row
 
 
-def _context(request: Any, context_len: int) -> list[int] | None:
-    """Return the ids before the sampled position, or None if there are fewer than `context_len`."""
+def _check_context(request: Any, context: Sequence[int]) -> None:
+    """Raise a _ServerError if the last ids of a request are stale, or one of them is a placeholder."""
     prompt, output = request.origin_input_ids, request.output_ids
     try:
         scheduled = request.kv.kv_committed_len
@@ -298,17 +301,11 @@ def _context(request: Any, context_len: int) -> list[int] | None:
             " known, so the mark would be lost. Overlap scheduling samples before the last id is there:"
             " launch the server with --disable-overlap-schedule"
         )
-    tail = list(output[max(0, len(output) - context_len) :])
-    if len(tail) < context_len:
-        tail = list(prompt[max(0, len(prompt) - (context_len - len(tail))) :]) + tail
-    if len(tail) < context_len:  # such a position is not scored
-        return None
-    if min(tail) < 0:
+    if min(context, default=0) < 0:
         raise _ServerError(
-            f"context: got {min(tail)}, a placeholder, expected the ids that were sampled: launch the server"
-            " with --disable-overlap-schedule"
+            f"context: got {min(context)}, a placeholder, expected the ids that were sampled: launch the"
+            " server with --disable-overlap-schedule"
         )
-    return tail
 
 
 def _check_drawn(request: Any) -> None:
@@ -333,14 +330,14 @@ def _check_drawn(request: Any) -> None:
         )
 
 
-def _times_before(arguments: dict[str, Any], request: Any, context_len: int) -> int:
-    """Return how often the context of the sampled position occurred earlier in its sequence."""
-    contexts = arguments.get(_CONTEXTS)  # stored in the request's arguments, so that it ends with the request
+def _contexts(arguments: dict[str, Any], request: Any, context_len: int, counted: bool) -> SequenceContexts:
+    """Return the contexts of a request, stored in its arguments, so that they end with it."""
+    contexts = arguments.get(_CONTEXTS)
     # A client may have sent anything under this name.
     if not isinstance(contexts, SequenceContexts) or contexts.output is not request.output_ids:
-        contexts = SequenceContexts(context_len, request.origin_input_ids, request.output_ids, True)
+        contexts = SequenceContexts(context_len, request.origin_input_ids, request.output_ids, counted)
         arguments[_CONTEXTS] = contexts
-    return contexts.times_before()
+    return contexts
 
 
 def _key(agent: object) -> tuple[SessionRows, int]:
@@ -413,9 +410,6 @@ def native_watermark(registry: Registry, agent: str, *, context_window: int = 4)
         RegistryError: the agent is unknown.
     """
     check_registry(registry)
-    if isinstance(context_window, bool) or not isinstance(context_window, int):
-        raise InputError(f"context_window: got {context_window!r:.80}, expected an integer")
-    if not 1 <= context_window <= MAX_CONTEXT_WINDOW:
-        raise InputError(f"context_window: got {context_window}, expected 1 to {MAX_CONTEXT_WINDOW}")
+    check_number("context_window", context_window, 1, MAX_CONTEXT_WINDOW)
     key = registry.engine_keys("sglang", agent=agent)[-1].key
     return {"enabled": True, "key": _Key(key.hex()), "context_window": context_window}

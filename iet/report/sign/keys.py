@@ -13,7 +13,6 @@ import pathlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -49,8 +48,8 @@ _KINDS = f"Ed25519, ECDSA on P-256, P-384 or P-521, RSA of at least {MIN_RSA_BIT
 _EXTRAS = {"hv": "vault"}
 """URI scheme -> extra of securesystemslib, if their names differ."""
 
-_REFUSED = ("gnupg", "tkey")
-"""URI schemes of unsupported kinds of keys: OpenPGP and post-quantum (ML-DSA)."""
+_REFUSED = ("file2", "gnupg", "tkey")
+"""URI schemes that are refused: of files (pass a path), OpenPGP and post-quantum keys (ML-DSA)."""
 
 
 def load_public_key(key: PublicKey) -> SSlibKey:
@@ -93,8 +92,8 @@ def load_signers(
     Args:
         keys: one or several: a Signer of securesystemslib, a private key of cryptography, the path of one in
             PEM (PKCS #8, without a password) that only its owner can read, or a URI of securesystemslib:
-            `file2:PATH`, `hsm:`, `awskms:`, `gcpkms:`, `azurekms:`, `hv:` and others that it supports.
-        public: public keys of the keys that are URIs of another kind than `file2:`, in their order.
+            `hsm:`, `awskms:`, `gcpkms:`, `azurekms:`, `hv:` and others that it supports.
+        public: public keys of the keys that are URIs, in their order.
         secrets: function that returns the secret with a name (`pin`, of an HSM).
 
     Raises:
@@ -102,7 +101,7 @@ def load_signers(
         BackendUnavailable: a package for one of the keys is not installed.
     """
     private, public_keys = as_list(keys), [load_public_key(key) for key in public]
-    remote = sum(_scheme(key) not in (None, CryptoSigner.SCHEME) for key in private)
+    remote = sum(_scheme(key) is not None for key in private)
     if len(public_keys) != remote:
         raise InputError(
             f"public: got {len(public_keys)} public keys, expected {remote}: one for each key that is in no"
@@ -158,7 +157,7 @@ def _signer(key: Any, public: list[SSlibKey], secrets: Callable[[str], str] | No
     if isinstance(key, Signer):
         return key
     scheme = _scheme(key)
-    if scheme is None or scheme == CryptoSigner.SCHEME:
+    if scheme is None:
         in_file = isinstance(key, (str, os.PathLike))
         private = _load_private_key(key) if in_file else key
         if not isinstance(private, (Ed25519PrivateKey, EllipticCurvePrivateKey, RSAPrivateKey)):
@@ -180,9 +179,10 @@ def _scheme(key: object) -> str | None:
     match = re.match(r"([a-z][a-z0-9]+):", key) if isinstance(key, str) else None
     if match is None:
         return None
-    if match[1] not in SIGNER_FOR_URI_SCHEME:
-        schemes = ", ".join(f"{name}:" for name in SIGNER_FOR_URI_SCHEME if name not in _REFUSED)
-        raise InputError(f"signing key: got a URI {match[1]}:…, expected a path, or one of {schemes}")
+    schemes = [name for name in SIGNER_FOR_URI_SCHEME if name not in _REFUSED]
+    if match[1] not in schemes:
+        listed = ", ".join(f"{name}:" for name in schemes)
+        raise InputError(f"signing key: got a URI {match[1]}:…, expected a path, or one of {listed}")
     return match[1]
 
 
@@ -213,8 +213,6 @@ def _crypto_key(key: SSlibKey) -> Any:
 
 def _load_private_key(path: str | os.PathLike[str]) -> Any:
     """Read a private key in PEM. Raises InputError if other users can read the file, or it is malformed."""
-    if isinstance(path, str) and path.startswith(f"{CryptoSigner.SCHEME}:"):
-        path = pathlib.Path(os.environ.get(CryptoSigner.PREFIX_ENV_VAR, ""), urlsplit(path).path)
     data, mode = _read(path)
     if os.name == "posix" and mode & 0o077:
         raise InputError(
