@@ -37,7 +37,7 @@ def missing(engine: str) -> str | None:
     module = FOLDER / engine / f"{_DETECTORS[engine].replace('.', '/')}.py"
     if not module.is_file():
         return (
-            f"{module.relative_to(FOLDER)} is not there: run .ci/wheels"  # results contain no folder's name
+            f"{module.relative_to(FOLDER)} does not exist: run .ci/wheels"  # results contain no folder's name
         )
     needed = {"vllm": ("torch", "pydantic"), "sglang": ("msgspec",)}[engine]
     absent = [name for name in needed if importlib.util.find_spec(name) is None]

@@ -43,7 +43,7 @@ def _linked(markdown: str, page: str, folder: str) -> str:
         base = posixpath.join(folder, posixpath.dirname(page) if folder else "")
         path = posixpath.normpath(posixpath.join(base, target))
         if not (ROOT / path).exists():
-            raise FileNotFoundError(f"{page}: link to {target}, which is not there")
+            raise FileNotFoundError(f"{page}: link to {target}, which does not exist")
         if path.startswith("docs/") or picture:
             inside = posixpath.relpath(path.removeprefix("docs/"), posixpath.dirname(page) or ".")
             return f"{picture}[{text}]({inside}{anchor or ''})"

@@ -34,7 +34,7 @@ def audit_batch(
     Args:
         auditor: who audits.
         batch: with a column of strings (or of UTF-8 bytes), or of lists of integers.
-        text_column: name of the texts' column. None: "text", if it is there and no `ids_column` is named.
+        text_column: name of the texts' column. None: "text", if it exists and no `ids_column` is named.
         ids_column: name of the column of token ids, read in its place. None: "token_ids", if there is no
             "text".
         elsewhere: for each record the stretches [N, 2] that are no evidence in it, in characters or in ids,
@@ -100,7 +100,7 @@ def chosen_column(names: Iterable[str], text_column: str | None, ids_column: str
 
 
 def check_once(names: Sequence[str], name: str) -> None:
-    """Raise an InputError if a column that is read is there more than once: nothing says which is meant."""
+    """Raise an InputError if a column that is read exists more than once."""
     if (count := names.count(name)) > 1:
         raise InputError(f"columns: got {name!r} {count} times, expected it once")
 

@@ -34,7 +34,7 @@ class Option:
     Attributes:
         help: one sentence, for every interface.
         details: what else a user of Python needs.
-        flag: on the command line; None: not there.
+        flag: on the command line; None: it has none.
         metavar: of the flag's value.
         lines_of_file: whether the flag's value is a file whose lines are the option's values.
         http: whether a client of the service may set it. Options that name files belong to the operator.

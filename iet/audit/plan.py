@@ -403,7 +403,7 @@ def _tokenizers(tokenizer: Any, profiles_of: Sequence[tuple[Source, str | None]]
         }
         for id in tokenizer:
             if id not in known_ids and id not in ids:
-                profiles_of[0][0].scoring_keys(id)  # raises, and names what is there
+                profiles_of[0][0].scoring_keys(id)  # raises, and names the known profiles
         return [tokenizer.get(id) for id in ids]
     if tokenizer is not None and len(profiles_of) > 1:
         raise InputError(

@@ -292,7 +292,7 @@ class ChunkManifest:
         missing = self._seen - chunks_done(self._folder)
         if missing:
             raise InputError(
-                f"{self._folder.path}: {len(missing):,} of {len(self._seen):,} chunks are not there any more,"
+                f"{self._folder.path}: {len(missing):,} of {len(self._seen):,} chunks are missing,"
                 f" such as {name_of('documents', min(missing))}; expected all that were written (--resume"
                 " does them again)"
             )

@@ -134,7 +134,7 @@ class StoreFolder:
         return self.store.names(self.path)
 
     def exists(self, name: str) -> bool:
-        """Tell whether an object is there."""
+        """Tell whether an object exists."""
         return self.store.exists(f"{self.path}/{name}")
 
     def open(self, name: str) -> BinaryIO:

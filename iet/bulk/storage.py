@@ -157,7 +157,7 @@ class Store:
             bucket = path.removeprefix(self.root).partition("/")[0]
             info = self.asked(path, "read", lambda files, _: files.get_file_info(bucket))
             if info.type.name == "NotFound":
-                raise InputError(f"{self.root}{bucket}: got no such bucket, expected one that is there")
+                raise InputError(f"{self.root}{bucket}: no such bucket, expected an existing one")
 
     def _stored(self, info: Any) -> Stored:
         prefix = self.root.partition("://")[2]

@@ -90,7 +90,7 @@ def _check(arguments: argparse.Namespace) -> int:
         if path.suffix not in _FORMS:
             raise InputError(f"{path}: got a name that ends otherwise, expected one of {', '.join(_FORMS)}")
         if not path.parent.is_dir():
-            raise InputError(f"{path}: got a folder that is not there, expected one that is")
+            raise InputError(f"{path}: no such folder, expected an existing one")
     registry = load_registry(arguments)
     refuse_to_replace(arguments, [arguments.trace], arguments.output, registry)
     auditor = iet.Auditor(registry, tokenizer=tokenizers_of(arguments, registry), **audit_options(arguments))

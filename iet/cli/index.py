@@ -55,7 +55,7 @@ def _add(arguments: argparse.Namespace) -> int:
         first = list(itertools.islice(texts, 1))
         index = PublishedIndex(arguments.path, registry, create=True)
         done = index.add(arguments.agent, itertools.chain(first, texts), tokenizer=arguments.tokenizer)
-    duplicates = f", {done.known:,} were there already" if done.known else ""
+    duplicates = f", {done.known:,} existed" if done.known else ""
     say(f"{arguments.agent}: {done.texts:,} texts added{duplicates}; {done.pairs:,} pairs are new")
     return 0
 

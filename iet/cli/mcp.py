@@ -36,6 +36,6 @@ def _mcp(arguments: argparse.Namespace) -> int:
 
     registry = load_registry(arguments)
     auditor = iet.Auditor(registry, tokenizer=tokenizers_of(arguments, registry), **audit_options(arguments))
-    auditor.check(["a"], [None])  # a tokenizer that is not there is said before a client waits
+    auditor.check(["a"], [None])  # report a missing tokenizer before a client waits
     server(auditor).run("stdio")
     return 0

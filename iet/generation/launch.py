@@ -102,7 +102,7 @@ def _version(engine: str) -> list[Check]:
             load_cuda()
         except IetError as error:
             return [installed, Check("cuda", None, f"on a GPU it would be refused: {error}")]
-        return [installed, Check("cuda", True, "the module is there")]
+        return [installed, Check("cuda", True, "the module is installed")]
     return [Check(engine, None, "is not installed beside this Python; iet must be where the engine is")]
 
 

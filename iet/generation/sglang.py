@@ -298,7 +298,7 @@ def _check_context(request: Any, context: Sequence[int]) -> None:
     if scheduled > len(prompt) + len(output):
         raise _ServerError(
             f"stale context: {scheduled} positions are scheduled, but {len(prompt) + len(output)} ids are"
-            " known, so the mark would be lost. Overlap scheduling samples before the last id is there:"
+            " known, so the mark would be lost. Overlap scheduling samples before the last id is known:"
             " launch the server with --disable-overlap-schedule"
         )
     if min(context, default=0) < 0:
@@ -343,7 +343,7 @@ def _contexts(arguments: dict[str, Any], request: Any, context_len: int, counted
 def _key(agent: object) -> tuple[SessionRows, int]:
     """Return the keys of the agent's profile and its slot."""
     if agent is None:
-        raise InputError(f'custom_params: "{AGENT_FIELD}" is not there; expected the name of an agent')
+        raise InputError(f'custom_params: "{AGENT_FIELD}" is missing; expected the name of an agent')
     registry = _registry()
     if not isinstance(agent, str) or agent not in registry:
         raise InputError(f"{AGENT_FIELD}: got {shown(agent)}, which is no agent of this server's registry")

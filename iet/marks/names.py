@@ -88,9 +88,7 @@ def new_name(name: object, skeletons: Mapping[str, str]) -> str:
         raise InputError(f"agent name: got {name!a:.80}, which reports use for something else")
     similar = skeletons.get(skeleton(name), name)
     if similar != name:
-        raise RegistryError(
-            f"agent name: got {name!a}, which looks like {similar!a}, an agent that is here already"
-        )
+        raise RegistryError(f"agent name: got {name!a}, which looks like {similar!a}, an existing agent")
     return name
 
 

@@ -238,7 +238,7 @@ class Registry(RegistryView):
                 if name in added:
                     raise InputError(f"agent name: got {name!r} twice, expected each once")
                 if name in state.agents:
-                    raise RegistryError(f"agent {name!r} is here already; iet keys rotate gives it a new key")
+                    raise RegistryError(f"agent {name!r} exists; iet keys rotate gives it a new key")
                 key = AgentKey(name, 0, _now(), new_secret(chosen, secret))
                 added[name], skeletons[skeleton(name)] = Agent(chosen.id, (key,)), name
             if added:

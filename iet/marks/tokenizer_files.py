@@ -73,7 +73,7 @@ def open_source(source: str) -> tuple[str, tokenizers.Tokenizer]:
         known = source.removeprefix(HUB)
         if not is_hub_id(known):
             raise TokenizerMismatch(
-                f"tokenizer: {source!r} is not there; expected a tokenizer.json, its folder, or the id of a"
+                f"tokenizer: {source!r} does not exist; expected a tokenizer.json, its folder, or the id of a"
                 " repository on the Hub, owner/name"
             )
         name, path = f"{HUB}{known}", _from_hub(known)

@@ -157,8 +157,8 @@ def transition_lines(report: Report) -> list[str]:
         return ["transitions: none"]
     passages = sorted(graph.passages.items())
     edges = ", ".join(f"{a} → {b} ×{len(p)} ({max(p):.2f})" for (a, b), p in passages)
-    names = " = ".join(graph.topology.matches) or graph.topology.name
-    return [f"transitions: {edges}", f"as a graph: {names} · μ = {graph.bitmask:#x}"]
+    names = ", equal to ".join(graph.topology.matches) or graph.topology.name
+    return [f"transitions: {edges}", f"topology: {names} · bitmask {graph.bitmask:#x}"]
 
 
 def limits(report: Report) -> list[str]:

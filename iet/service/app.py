@@ -85,7 +85,7 @@ class AuditService:
         self.metrics = Metrics(
             {
                 "iet_requests_at_work": ("Requests that are worked on.", lambda: self._limiter.in_use),
-                "iet_workers": ("Workers that are there.", lambda: self._pool.ready if self._pool else 0),
+                "iet_workers": ("Workers that are running.", lambda: self._pool.ready if self._pool else 0),
                 "iet_workers_lost": (
                     "Workers that died or were killed, and were replaced.",
                     lambda: self._pool.replaced if self._pool else 0,
@@ -381,7 +381,7 @@ async def _refuse(request: Request, refused: Any) -> Response:
 
 
 async def _refuse_path(request: Request, error: Any) -> Response:
-    messages = {404: "path: nothing is there", 405: "method: the path takes another one"}
+    messages = {404: "path: not found", 405: "method: not allowed for this path"}
     message = messages.get(error.status_code, "the request is refused")
     return JSONResponse({"error": message}, error.status_code, error.headers)
 

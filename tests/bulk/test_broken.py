@@ -326,7 +326,7 @@ def test_chunks_that_vanish_during_a_run_are_missed(auditor: Auditor, tmp_path: 
             for number in range(5):
                 (out / f"documents-000000-{number:06d}.parquet").unlink()
 
-    with pytest.raises(InputError, match="5 of 30 chunks are not there any more"):
+    with pytest.raises(InputError, match="5 of 30 chunks are missing"):
         audit_files(auditor, [path], out, chunk_rows=1, progress=lose)
     assert not json.loads((out / "shard-1-of-1.json").read_text())["complete"]
     assert audit_files(auditor, [path], out, chunk_rows=1, resume=True).documents == 30

@@ -156,7 +156,7 @@ def test_what_is_refused_before_any_work(auditor: Auditor, tmp_path: pathlib.Pat
             [server.uri("corpus/refused/*.jsonl")],
             "got nothing there, expected a file or a folder; a URI is no pattern",
         ),
-        ([server.uri("nobody/a.jsonl")], "s3://nobody: got no such bucket"),
+        ([server.uri("nobody/a.jsonl")], "s3://nobody: no such bucket"),
         (
             [remote + "&access=" + PASSWORD],
             "s3://corpus/refused/a.jsonl: cannot be read (Unexpected query parameter",
@@ -267,7 +267,7 @@ def test_googles_store(registry: Registry, auditor: Auditor, tmp_path: pathlib.P
             with store.open(f"{path}/{name}") as file:
                 (tmp_path / "there" / name).write_bytes(file.read())
         assert same_bytes(tmp_path / "here", tmp_path / "there")
-        with pytest.raises(InputError, match="gs://nobody: got no such bucket"):
+        with pytest.raises(InputError, match="gs://nobody: no such bucket"):
             audit_files(auditor, [uri("nobody/a.jsonl")], tmp_path / "no")
     finally:
         process.kill()
@@ -376,7 +376,7 @@ def test_results_that_are_refused(
             "csv, pages: got results by URI (s3://corpus/csv), expected",
         ),
         (uri("corpus/csv"), {"pages": True}, "csv, pages: got results by URI"),
-        (uri("nobody/out"), {}, "s3://nobody: got no such bucket, expected one that is there"),
+        (uri("nobody/out"), {}, "s3://nobody: no such bucket, expected an existing one"),
         ("ftp://corpus/out", {}, "ftp://: got an unknown scheme"),
     ]
     for out, options, message in cases:

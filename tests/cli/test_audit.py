@@ -312,7 +312,7 @@ def test_what_cannot_be_audited_fails_with_a_sentence_and_leaves_nothing(
         ([text, "-r", text], "expected 0600" if os.name == "posix" else "not JSON"),
         ([text, "-r", team, "--level", "2"], "level: got 2.0"),
         ([text, "-r", team, "--profile", "0123"], "profile '0123' is not in the registry"),
-        ([text, "-r", team, "--tokenizer", tmp_path / "none"], "is not there"),
+        ([text, "-r", team, "--tokenizer", tmp_path / "none"], "does not exist"),
         ([text, "-r", team, "--tokenizer", text], "is no tokenizer.json"),
     ]:
         assert run("audit", *arguments, "-o", out) == 3, arguments

@@ -20,7 +20,7 @@ def test_text_is_found_until_it_was_published(
     assert "critic wrote" in run_iet(0, "audit", page, "-r", team)
     output = run_iet(0, "index", "add", index, text, "--agent", "critic", "-r", team)
     assert "critic: 1 texts added; 150 pairs are new" in output
-    assert "1 were there already" in run_iet(0, "index", "add", index, text, "--agent", "critic", "-r", team)
+    assert "1 existed" in run_iet(0, "index", "add", index, text, "--agent", "critic", "-r", team)
     assert "No registered agent was found" in run_iet(0, "audit", page, "-r", team, "--published", index)
     assert "critic wrote" in run_iet(0, "audit", text, "-r", team, "--published", index)
     data = json.loads(run_iet(0, "audit", page, "-r", team, "--published", index, "--json"))

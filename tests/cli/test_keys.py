@@ -70,7 +70,7 @@ def test_keys_that_are_refused_change_nothing(
 ) -> None:
     original = team.read_bytes()
     for arguments, message in [
-        (["add", "-r", team, "writer", "planner"], "agent 'planner' is here already"),
+        (["add", "-r", team, "writer", "planner"], "agent 'planner' exists"),
         (["add", "-r", team, "writer", "writer"], "agent name: got 'writer' twice, expected each once"),
         (["add", "-r", team, "writer", " editor"], "agent name"),
         (["add", "-r", team, "writer\u200b"], "invisible character U+200B"),
@@ -104,7 +104,7 @@ def test_keys_that_are_refused_change_nothing(
         (["--vocab-size", "10", "--parameter", "k_p=0"], "k_p: got 0"),
         (["--vocab-size", "10", "--parameter", "k_p=many"], "k_p: got 'many'"),
         (["--vocab-size", "10", "--parameter", "k_p=²"], "k_p: got '²'"),
-        (["--tokenizer", "nowhere"], "'nowhere' is not there"),
+        (["--tokenizer", "nowhere"], "'nowhere' does not exist"),
     ],
 )
 def test_registries_out_of_range_are_not_made(

@@ -135,8 +135,8 @@ def test_retracted_and_chunked_requests_are_not_stale(
     [
         ({"iet_agent": "nobody"}, 1.0, "'nobody', which is no agent"),
         ({"iet_agent": 7}, 1.0, "got 7"),
-        ({"iet_agent": None}, 1.0, "is not there"),
-        ({"other": 1}, 1.0, "is not there"),
+        ({"iet_agent": None}, 1.0, "is missing"),
+        ({"other": 1}, 1.0, "is missing"),
         ({"iet_agent": "planner"}, 1e7, "got 10000000.0"),
     ],
 )

