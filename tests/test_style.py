@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import pathlib
-import warnings
 
 import pytest
 
 from benchmarks import style
-
-PENDING: set[str] = {
-    "tests/benchmarks",
-}
-"""Folders that do not pass yet; delete a folder from this set when it passes."""
-
 
 FOLDERS = style.folders()
 
@@ -21,16 +14,8 @@ FOLDERS = style.folders()
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_prose_and_names_are_plain(folder: str) -> None:
     result = style.count(FOLDERS[folder])
-    if folder in PENDING:
-        if not result.passes:
-            pytest.xfail(f"pending: {result}")
-        warnings.warn(f"{folder} passes: delete it from PENDING", stacklevel=1)
     assert result.rate <= style.MAX_RATE, f"python -m benchmarks.style {folder.removesuffix('/*.py')}"
     assert result.vague_share <= style.MAX_VAGUE, sorted(set(result.vague))
-
-
-def test_pending_folders_exist() -> None:
-    assert set(FOLDERS) >= PENDING
 
 
 def test_idioms_and_names_are_counted(tmp_path: pathlib.Path) -> None:

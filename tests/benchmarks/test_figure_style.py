@@ -13,12 +13,12 @@ def test_a_figure_is_shortened_to_what_draws_the_same() -> None:
     lines = '<b>\n <path d="M 1.23456 2 \nL 3 4.0 \nL 5 6.789 \nC 1 2 3 4 5 6 \nL 7 8 \nL 9 9 \nz\n"/>\n'
     short = '<b>\n<path d="M 1.23 2 3 4.0 5 6.79 C 1 2 3 4 5 6 L 7 8 9 9 z"/>\n'
     mark = '<use xlink:href="#a" x="1.00" y="2" style="fill: #000000"/>\n'
-    other = mark.replace("000000", "ffffff")
+    white_mark = mark.replace("000000", "ffffff")
     bare = mark.replace(' style="fill: #000000"', "")
     group = f'<g style="fill: #000000">\n{bare}{bare}</g>\n'
-    found = shortened(lines + mark + mark + other + mark)
-    assert found == short + group + other + mark
-    assert shortened(found) == found
+    result = shortened(lines + mark + mark + white_mark + mark)
+    assert result == short + group + white_mark + mark
+    assert shortened(result) == result
 
 
 def test_groups_that_only_have_a_name_are_left_out_and_others_are_kept() -> None:
@@ -28,8 +28,8 @@ def test_groups_that_only_have_a_name_are_left_out_and_others_are_kept() -> None
     clipped = '<g clip-path="url(#c)">\n{}</g>\n'
     named = '<g id="a">\n<g id="b"/>\n{}<g>\n{}</g>\n</g>\n'.format(clipped.format("<path/>\n"), text)
     head = '<!DOCTYPE svg PUBLIC "a"\n"b">\n<svg>\n<metadata>\n<a/>\n</metadata>\n'
-    found = shortened(head + "<style>*{a: b}</style>\n" + named + "</svg>\n")
+    result = shortened(head + "<style>*{a: b}</style>\n" + named + "</svg>\n")
     style = "<style>*{a: b} text{font-family: 'DejaVu Sans', 'Verdana', sans-serif}</style>\n"
     bare = '<text style="font-size: 8px" x="1">a</text>\n'
-    assert found == "<svg>\n" + style + clipped.format("<path/>\n") + bare + "</svg>\n"
-    assert shortened(found) == found
+    assert result == "<svg>\n" + style + clipped.format("<path/>\n") + bare + "</svg>\n"
+    assert shortened(result) == result

@@ -27,15 +27,15 @@ def test_two_states_are_compared(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     circle = {"iet/x.py": "import iet.y\n\n", "iet/y.py": "def f():\n    from iet import x\n"}
     files = {"iet/marks/keys.py": "found = 1\n", "iet/errors.py": "", "tests/test_x.py": "import iet.errors"}
     earlier, current = tree(tmp_path / "a", circle), tree(tmp_path / "b", files)
-    shown = house.report({"before": earlier, "now": current})
-    assert "| `iet` | 3 | 4 | 3 | 1 |" in shown
-    assert "| `iet/marks` | N/A | N/A | N/A | N/A | 1 | 1 | 0.0 | 100.0% |" in shown
-    assert "| 1 | `iet/x.py` 2 | `iet/marks/keys.py` 1 |" in shown
-    assert "| entries at the top of `iet/` | 2 | 2 |" in shown
-    assert "| modules, imports and circles of `iet` | 3, 2, 1 | 3, 0, 0 |" in shown
-    assert "| modules, imports and circles of `tests` | 1, 0, 0 | 2, 1, 0 |" in shown
-    assert "| options of the command line | 7 | 7 |" in shown
-    assert "per document, a bulk run | 2.0 | 2.0 |" in shown
+    page = house.report({"before": earlier, "now": current})
+    assert "| `iet` | 3 | 4 | 3 | 1 |" in page
+    assert "| `iet/marks` | N/A | N/A | N/A | N/A | 1 | 1 | 0.0 | 100.0% |" in page
+    assert "| 1 | `iet/x.py` 2 | `iet/marks/keys.py` 1 |" in page
+    assert "| entries at the top of `iet/` | 2 | 2 |" in page
+    assert "| modules, imports and circles of `iet` | 3, 2, 1 | 3, 0, 0 |" in page
+    assert "| modules, imports and circles of `tests` | 1, 0, 0 | 2, 1, 0 |" in page
+    assert "| options of the command line | 7 | 7 |" in page
+    assert "per document, a bulk run | 2.0 | 2.0 |" in page
 
 
 def test_a_file_keeps_the_text_around_the_tables(

@@ -16,15 +16,15 @@ Image = pytest.importorskip("PIL.Image")
 def png(height: int, levels: int) -> bytes:
     """A picture of noise with `levels` levels of each colour."""
     noise = np.random.default_rng(0).integers(0, levels, (height, 600, 3)) * (255 // max(1, levels - 1))
-    held = io.BytesIO()
-    Image.fromarray(noise.astype(np.uint8)).save(held, "PNG")
-    return held.getvalue()
+    buffer = io.BytesIO()
+    Image.fromarray(noise.astype(np.uint8)).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def test_colours_are_cut_until_a_picture_fits() -> None:
-    found = smaller(png(300, 256))
-    assert len(found) < MAXIMUM < len(png(300, 256))
-    assert Image.open(io.BytesIO(found)).size == (600, 300)
+    result = smaller(png(300, 256))
+    assert len(result) < MAXIMUM < len(png(300, 256))
+    assert Image.open(io.BytesIO(result)).size == (600, 300)
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -62,17 +62,17 @@ def test_a_result_of_one_table_holds_its_cells(tmp_path: pathlib.Path) -> None:
         "seed": 1,
         "table": [{"what": "a|b", "mean": [0.5, 0.25, 0.75]}, {"what": "c", "mean": None}],
     }
-    shown = (tmp_path / "x.md").read_text()
-    assert shown.startswith("T\n\n| what | mean |")
-    assert "| a\\|b | 0.500 [0.250, 0.750] |\n| c | N/A |\n\nN" in shown
+    markdown = (tmp_path / "x.md").read_text()
+    assert markdown.startswith("T\n\n| what | mean |")
+    assert "| a\\|b | 0.500 [0.250, 0.750] |\n| c | N/A |\n\nN" in markdown
     assert (tmp_path / "x.csv").read_text().splitlines()[0] == "what,mean,mean low,mean high"
 
 
 def test_cells_that_are_not_there_are_empty() -> None:
     rows = [{"a": 1.25, "b": {"low": 2}}, {"a": None, "b": None, "c": [3.0]}]
-    shown = recording.columns(rows, [("x", "{a:.1f}"), ("y", "{b[low]} of {a}"), ("x", "{c[0]:+.2f}")])
-    assert shown.splitlines()[0] == "| x | y | x |"
-    assert shown.splitlines()[2:] == ["| 1.2 | 2 of 1.25 |  |", "|  |  | +3.00 |"]
+    markdown = recording.columns(rows, [("x", "{a:.1f}"), ("y", "{b[low]} of {a}"), ("x", "{c[0]:+.2f}")])
+    assert markdown.splitlines()[0] == "| x | y | x |"
+    assert markdown.splitlines()[2:] == ["| 1.2 | 2 of 1.25 |  |", "|  |  | +3.00 |"]
 
 
 def test_a_command_line_is_recorded_without_the_paths_of_folders(tmp_path: pathlib.Path) -> None:
@@ -83,13 +83,13 @@ def test_a_command_line_is_recorded_without_the_paths_of_folders(tmp_path: pathl
     line.add_argument("--joiner", default=" ")
     line.add_argument("--quick", action="store_true")
     assert line.description == "Does x."
-    shown = recording.command(line, line.parse_args(["-o", "results/x.json"]))
-    assert shown == "python -m benchmarks.x -o results/x.json"
-    given = ["-o", str(tmp_path / "x.json"), "--work", str(tmp_path), "--sizes", "1", "2", "--quick"]
-    given += ["--null-texts", "4", "--joiner", "\n"]
-    shown = recording.command(line, line.parse_args(given))
+    recorded = recording.command(line, line.parse_args(["-o", "results/x.json"]))
+    assert recorded == "python -m benchmarks.x -o results/x.json"
+    arguments = ["-o", str(tmp_path / "x.json"), "--work", str(tmp_path), "--sizes", "1", "2", "--quick"]
+    arguments += ["--null-texts", "4", "--joiner", "\n"]
+    recorded = recording.command(line, line.parse_args(arguments))
     options = r"--work DIR --sizes 1 2 --null-texts 4 --joiner '\n' --quick"
-    assert shown == f"python -m benchmarks.x -o x.json {options}"
+    assert recorded == f"python -m benchmarks.x -o x.json {options}"
 
 
 def test_committed_results_are_small_and_nothing_else() -> None:
@@ -118,8 +118,8 @@ def test_a_table_says_the_same_in_markdown_and_csv(tmp_path, capsys):
     lines = list(csv.reader(io.StringIO((folder / "table1.csv").read_text(encoding="utf-8"))))
     assert lines[0][1:4] == ["TokenAcc", "TokenAcc low", "TokenAcc high"]
     assert lines[0][-1] == "paper"
-    shown = [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in text.splitlines()[4:7]]
-    for row, line, cells in zip(ROWS, lines[1:], shown, strict=True):
+    printed_rows = [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in text.splitlines()[4:7]]
+    for row, line, cells in zip(ROWS, lines[1:], printed_rows, strict=True):
         named = dict(zip(lines[0], line, strict=True))
         for name, cell, printed in zip(HEADER, row, [*cells, ""], strict=False):
             if isinstance(cell, Interval):

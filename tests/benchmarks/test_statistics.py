@@ -27,19 +27,19 @@ seeds = st.integers(0, 2**32)
 @settings(deadline=None)
 @given(values=figures, seed=seeds)
 def test_a_bootstrap_is_the_means_of_resampled_texts(values, seed):
-    found = interval(values, seed, draws=200)
-    assert found == interval([*values, None], seed, draws=200)
+    result = interval(values, seed, draws=200)
+    assert result == interval([*values, None], seed, draws=200)
     counts = np.random.default_rng(seed).multinomial(len(values), [1 / len(values)] * len(values), size=200)
     means = [np.mean(np.repeat(values, row)) for row in counts]
     low, high = np.quantile(means, [0.025, 0.975])
-    assert found.mean == pytest.approx(np.mean(values))
-    assert (found.low, found.high, found.texts) == (pytest.approx(low), pytest.approx(high), len(values))
+    assert result.mean == pytest.approx(np.mean(values))
+    assert (result.low, result.high, result.texts) == (pytest.approx(low), pytest.approx(high), len(values))
 
 
 def test_a_ratio_weighs_texts_by_their_wholes():
-    found = ratio([9, 0, 0], [10, 1, 0], seed=1)
-    assert (found.mean, found.texts) == (pytest.approx(9 / 11), 2)
-    assert (found.low, found.high) == (0.0, pytest.approx(0.9))
+    result = ratio([9, 0, 0], [10, 1, 0], seed=1)
+    assert (result.mean, result.texts) == (pytest.approx(9 / 11), 2)
+    assert (result.low, result.high) == (0.0, pytest.approx(0.9))
     assert ratio([0.0], [0.0], seed=1) is None
     equal = ratio([1, 0, 1, 1], [2, 2, 2, 2], seed=3)
     alone = interval([0.5, 0.0, 0.5, 0.5], seed=3)
@@ -50,20 +50,20 @@ def test_a_ratio_weighs_texts_by_their_wholes():
 
 def test_intervals_have_the_width_of_theory():
     values = np.random.default_rng(5).normal(0.5, 0.1, 400)
-    found = interval(values.tolist(), seed=1)
+    result = interval(values.tolist(), seed=1)
     error = values.std() / 20
-    assert found.low == pytest.approx(values.mean() - 1.96 * error, abs=0.1 * error)
-    assert found.high == pytest.approx(values.mean() + 1.96 * error, abs=0.1 * error)
+    assert result.low == pytest.approx(values.mean() - 1.96 * error, abs=0.1 * error)
+    assert result.high == pytest.approx(values.mean() + 1.96 * error, abs=0.1 * error)
 
 
 @settings(deadline=None)
 @given(values=figures, seed=seeds)
 def test_a_constant_advantage_has_no_spread(values, seed):
     better = [value + 0.25 for value in values]
-    found = difference(better, values, seed, draws=100)
-    assert (found.mean, found.low, found.high) == (pytest.approx(0.25),) * 3
+    result = difference(better, values, seed, draws=100)
+    assert (result.mean, result.low, result.high) == (pytest.approx(0.25),) * 3
     back = difference(values, better, seed, draws=100)
-    assert (back.low, back.high) == (pytest.approx(-found.high), pytest.approx(-found.low))
+    assert (back.low, back.high) == (pytest.approx(-result.high), pytest.approx(-result.low))
     if min(values) > 0.01:
         change = relative_change(values, [0.9 * value for value in values], seed, draws=100)
         assert (change.mean, change.low, change.high) == (pytest.approx(-10),) * 3
@@ -71,16 +71,16 @@ def test_a_constant_advantage_has_no_spread(values, seed):
 
 def test_cells_are_resampled_each_on_its_own():
     rng = np.random.default_rng(0)
-    one, two = rng.normal(0.3, 0.1, 100), rng.normal(0.5, 0.1, 400)
+    first, second = rng.normal(0.3, 0.1, 100), rng.normal(0.5, 0.1, 400)
     zeros = np.zeros(400)
-    found = mean_difference([(one, zeros[:100]), (two, zeros), ([None], [1.0])], seed=3)
-    assert found.mean == pytest.approx((one.mean() + two.mean()) / 2)
-    error = math.hypot(one.std() / 10, two.std() / 20) / 2
-    assert found.high - found.low == pytest.approx(2 * 1.96 * error, rel=0.1)
-    assert found.texts == 500
+    result = mean_difference([(first, zeros[:100]), (second, zeros), ([None], [1.0])], seed=3)
+    assert result.mean == pytest.approx((first.mean() + second.mean()) / 2)
+    error = math.hypot(first.std() / 10, second.std() / 20) / 2
+    assert result.high - result.low == pytest.approx(2 * 1.96 * error, rel=0.1)
+    assert result.texts == 500
     assert mean_difference([([None], [1.0])], seed=3) is None
-    single = mean_difference([(one, zeros[:100])], seed=3)
-    assert single.mean == difference(one, zeros[:100], seed=3).mean
+    single = mean_difference([(first, zeros[:100])], seed=3)
+    assert single.mean == difference(first, zeros[:100], seed=3).mean
 
 
 def test_texts_without_a_figure():
@@ -109,12 +109,12 @@ def test_crossed_is_as_wide_as_runs_and_texts_make_it():
     rng = np.random.default_rng(2)
     texts, runs = rng.normal(size=(1, 30)), rng.normal(size=(8, 1))
     of_texts, of_runs, both = (crossed(table + np.zeros((8, 30)), 5) for table in (texts, runs, texts + runs))
-    for found, sample in ((of_texts, texts), (of_runs, runs)):
+    for estimate, sample in ((of_texts, texts), (of_runs, runs)):
         error = sample.std() / sample.size**0.5
-        assert found.mean == pytest.approx(sample.mean())
-        assert found.high - found.low == pytest.approx(2 * 1.96 * error, rel=0.1)
+        assert estimate.mean == pytest.approx(sample.mean())
+        assert estimate.high - estimate.low == pytest.approx(2 * 1.96 * error, rel=0.1)
     assert both.mean == pytest.approx(texts.mean() + runs.mean())
-    widths = [found.high - found.low for found in (of_texts, of_runs, both)]
+    widths = [estimate.high - estimate.low for estimate in (of_texts, of_runs, both)]
     assert widths[2] == pytest.approx((widths[0] ** 2 + widths[1] ** 2) ** 0.5, rel=0.1)
 
 

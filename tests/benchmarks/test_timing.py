@@ -52,7 +52,9 @@ def test_a_kernel_that_differs_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> 
     timing.validate_score(keys, np.arange(20))
     marking, scoring = kernels.embed_, kernels.score_tokens
     monkeypatch.setattr(
-        kernels, "embed_", lambda logits, *rest: marking(logits[:1], *(r[:1] for r in rest[:2]), rest[2])
+        kernels,
+        "embed_",
+        lambda logits, *operands: marking(logits[:1], *(r[:1] for r in operands[:2]), operands[2]),
     )
     with pytest.raises(IetError, match="embed_ differs"):
         timing.validate_embed(keys, np.zeros((2, 515), np.float32))

@@ -21,7 +21,6 @@ pytest.importorskip("transformers")
 pytest.importorskip("tqdm")
 pytest.importorskip("matplotlib")
 
-from benchmarks import statistics  # noqa: E402
 from benchmarks.accuracy import decoders, null, texts, unmarked  # noqa: E402
 from benchmarks.recording import read_rows  # noqa: E402
 
@@ -31,17 +30,14 @@ GRID = {"tau": (0.05, 0.4), "smooth_windows": (1, 9), "radius": (8,), "min_point
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small() -> Iterator[None]:
+def small(one_thread: None) -> Iterator[None]:
     """Two texts a cell, of eight short turns, and a short grid."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(texts, "SPLITS", {"tuning": 1, "evaluation": 2})
         patch.setattr(texts, "TURN_TOKENS", LENGTHS)
         patch.setattr(texts, "TURNS", 8)
         patch.setattr(decoders.readers, "GRID", GRID)
         yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +50,7 @@ def work(small: None, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 # Decoders
 
 
-def test_who_knows_where_turns_end_names_everybody_where_marks_are_strong(work: pathlib.Path) -> None:
+def test_oracle_names_every_agent_under_strong_marks(work: pathlib.Path) -> None:
     for turns in texts.load(work, CELLS[1]):
         text = decoders.form(turns, 80)
         assert len(text.truth) == len(text.ids)
@@ -65,7 +61,7 @@ def test_who_knows_where_turns_end_names_everybody_where_marks_are_strong(work: 
         assert len(np.unique(decoders.oracle(blurred)[:-3])) == 1
 
 
-def test_the_oracle_counts_a_pair_once_in_a_turn() -> None:
+def test_oracle_counts_a_pair_once_per_turn() -> None:
     registry = texts.keys("shipped", "fourier", 5, 2)
     ids = np.array([5, 6] * 20 + [100, 200, 300])  # one pair of its own, and one that occurs 20 times
     text = decoders.Text(None, registry, ids, np.zeros(len(ids), np.int64))  # type: ignore[arg-type]
@@ -74,28 +70,30 @@ def test_the_oracle_counts_a_pair_once_in_a_turn() -> None:
     assert set(decoders.oracle(text)) == {int(sums.argmax())}
 
 
-def test_cusum_gets_the_options_that_suit_the_tuning_texts_best(work: pathlib.Path) -> None:
+def test_cusum_options_maximise_accuracy_on_tuning_texts(work: pathlib.Path) -> None:
     tuning = [decoders.form(turns, 80) for turns in texts.load(work, CELLS[1], "tuning")]
     accuracy = {}
-    for tau, smooth, least in itertools.product(*(GRID[k] for k in ("tau", "smooth_windows", "min_points"))):
-        options = {"tau": tau, "smooth_windows": smooth, "min_points": least, "radius": 8}
+    for tau, smooth, min_points in itertools.product(
+        *(GRID[k] for k in ("tau", "smooth_windows", "min_points"))
+    ):
+        options = {"tau": tau, "smooth_windows": smooth, "min_points": min_points, "radius": 8}
         auditors = [iet.Auditor(t.registry, "cusum", allow_unattributed=False, **options) for t in tuning]
-        found = [a.audit(t.talk.text).token_agents for a, t in zip(auditors, tuning, strict=True)]
-        accuracy[tau, smooth, least] = np.mean(
-            [token_accuracy(t.truth, f) for t, f in zip(tuning, found, strict=True)]
+        labels = [a.audit(t.talk.text).token_agents for a, t in zip(auditors, tuning, strict=True)]
+        accuracy[tau, smooth, min_points] = np.mean(
+            [token_accuracy(t.truth, f) for t, f in zip(tuning, labels, strict=True)]
         )
     assert len({*accuracy.values()}) > 1
     chosen = decoders.tune(tuning, "gumbel")
-    for name, least in ((decoders.CUSUM, GRID["min_points"]), (decoders.PAPERS_CUSUM, (10,))):
+    for name, min_points in ((decoders.CUSUM, GRID["min_points"]), (decoders.PAPERS_CUSUM, (10,))):
         best = chosen[name]
         assert best["radius"] == 8
         assert accuracy[best["tau"], best["smooth_windows"], best["min_points"]] == max(
-            value for (*_, points), value in accuracy.items() if points in least
+            value for (*_, points), value in accuracy.items() if points in min_points
         )
     assert chosen[decoders.CUSUM]["min_points"] < 10  # turns of 80 tokens
 
 
-def test_figures_of_a_text_are_those_of_its_audits(work: pathlib.Path) -> None:
+def test_figures_equal_those_of_audits(work: pathlib.Path) -> None:
     (turns, _) = texts.load(work, CELLS[0])
     text = decoders.form(turns, 80, "\n\n")
     options = {"tau": 0.05, "smooth_windows": 1, "radius": 8}
@@ -107,19 +105,19 @@ def test_figures_of_a_text_are_those_of_its_audits(work: pathlib.Path) -> None:
         ("cusum", iet.Auditor(text.registry, "cusum", **forced, **options)),
         (decoders.PAPERS_CUSUM, iet.Auditor(text.registry, "cusum", **forced)),
     ):
-        found = auditor.audit(text.talk.text).token_agents
-        assert figures[f"{name}/token_accuracy"] == np.mean(found == text.truth)
+        labels = auditor.audit(text.talk.text).token_agents
+        assert figures[f"{name}/token_accuracy"] == np.mean(labels == text.truth)
     assert figures["tokens"] == len(text.ids) == reliability[0].sum()
     assert (reliability[1] <= reliability[0]).all()
     free = iet.Auditor(text.registry, "window").audit(text.talk.text)
     assert figures["window/coverage"] == free.coverage
 
 
-def summaries(*given: Any, **options: Any) -> list[dict[str, Any]]:
-    return [decoders.summarise(found) for found in decoders.measured(*given, **options)]
+def summaries(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
+    return [decoders.summarise(measured_cell) for measured_cell in decoders.measured(*arguments, **options)]
 
 
-def test_what_was_measured_is_not_measured_again(
+def test_measured_texts_are_reused(
     tmp_path: pathlib.Path, work: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "work"
@@ -145,8 +143,8 @@ def test_what_was_measured_is_not_measured_again(
     assert summaries(folder, chosen[:1], model_texts=1) == first  # seconds included
     more = summaries(folder, chosen[:1], model_texts=2)[0]
     assert more["texts_with_model"] == 2
-    (kept,) = folder.glob("decoders-model-*/*.json")
-    rows = json.loads(kept.read_text())
+    (result_file,) = folder.glob("decoders-model-*/*.json")
+    rows = json.loads(result_file.read_text())
     assert rows[0]["seconds"] == figures["with model/seconds"][0]
     assert len(rows) == 2
     for joiner, limit in (("\n", None), (" ", 1)):  # other questions are kept apart
@@ -175,39 +173,39 @@ def test_the_command_writes_tables(
     assert "| with model | posterior there | gain |" in capsys.readouterr().out
 
 
-def result(family: str = "fourier", **given: Any) -> dict[str, Any]:
+def result(family: str = "fourier", **means: Any) -> dict[str, Any]:
     """The summary of a cell with given means."""
     cell = {"model": "shipped", "temperature": 1.0, "agents": 4, "family": family, "turn_tokens": 200}
-    cell |= {key: given.pop(key) for key in list(given) if key in cell}
+    cell |= {key: means.pop(key) for key in list(means) if key in cell}
     figures = {
-        f"{decoders.PAPERS_CUSUM}/token_accuracy": [given["cusum"] - 0.1],
+        f"{decoders.PAPERS_CUSUM}/token_accuracy": [means["cusum"] - 0.1],
         **{
-            f"{name}/token_accuracy": [given.pop(name)] for name in ("posterior", "window", "cusum", "oracle")
+            f"{name}/token_accuracy": [means.pop(name)] for name in ("posterior", "window", "cusum", "oracle")
         },
-        "posterior/mean_iou": [given.pop("iou", 0.5)],
-        **{f"posterior of {keys} keys": [value] for keys, value in given.pop("keys", {}).items()},
+        "posterior/mean_iou": [means.pop("iou", 0.5)],
+        **{f"posterior of {keys} keys": [value] for keys, value in means.pop("keys", {}).items()},
     }
-    return {"cell": cell, "entropy_nats": given.pop("nats", 3.0), "figures": figures, **given}
+    return {"cell": cell, "entropy_nats": means.pop("nats", 3.0), "figures": figures, **means}
 
 
-def test_verdicts_are_the_numbers_that_they_name() -> None:
+def test_verdicts() -> None:
     results = [
         result(posterior=0.96, window=0.90, cusum=0.80, oracle=1.0, keys={4: 0.96, 8: 0.955, 12: 0.961}),
         result(posterior=0.90, window=0.91, cusum=0.70, oracle=0.95, turn_tokens=400),
         result(posterior=0.30, window=0.20, cusum=0.10, oracle=1.0, turn_tokens=60, temperature=0.7),
-        # Hard to read: nothing is asked of posterior against cusum here, nor with more keys.
+        # Too little evidence: posterior is not compared with cusum here, nor with more keys.
         result(posterior=0.40, window=0.30, cusum=0.90, oracle=0.6, temperature=0.5, keys={4: 0.4, 8: 0.1}),
         result("gumbel", posterior=0.97, window=0.9, cusum=0.97, oracle=1.0, nats=0.5, iou=0.94),
         result("gumbel", posterior=0.93, window=0.9, cusum=0.83, oracle=1.0, nats=1.5, iou=0.90),
     ]
-    found = decoders.verdicts(results)
-    assert list(found.values()) == pytest.approx(
+    verdicts = decoders.verdicts(results)
+    assert list(verdicts.values()) == pytest.approx(
         [-0.01, lead := np.mean([0.16, 0.2, 0.2, 0.0, 0.1]), lead + 0.1, 0.90 / 0.95, 0.97, 0.94, 0.005]
     )
     assert set(decoders.verdicts([]).values()) == {None}
 
 
-def test_calibration_error_is_the_mean_distance_from_the_middle_of_the_bin() -> None:
+def test_calibration_error() -> None:
     reliability = np.zeros((2, decoders.BINS))
     assert decoders.calibration_error(reliability) == 0
     reliability[:, 19] = 300, 300  # 0.95 to 1: 0.025 too low
@@ -215,25 +213,13 @@ def test_calibration_error_is_the_mean_distance_from_the_middle_of_the_bin() -> 
     assert decoders.calibration_error(reliability) == pytest.approx((300 * 0.025 + 100 * 0.125) / 400)
 
 
-def test_a_bootstrap_interval_is_that_of_the_mean() -> None:
-    assert statistics.summary([]) == statistics.summary([None]) == []
-    assert statistics.summary([0.25, None, 0.25]) == [0.25, 0.25, 0.25]
-    draws = np.random.default_rng(1).normal(3, 2, 400)
-    mean, low, high = statistics.summary(draws.tolist())
-    assert mean == pytest.approx(draws.mean())
-    error = 1.96 * draws.std() / 20
-    assert [mean - low, high - mean] == pytest.approx([error, error], rel=0.15)
-    assert statistics.summary(draws.tolist()) == [mean, low, high]
-    assert statistics.summary(draws.tolist(), seed=1) != [mean, low, high]
-
-
 # The null
 
 
-def test_rates_are_shares_of_pairs_of_text_and_registry() -> None:
+def test_null_rates() -> None:
     sure, likely, no = math.log(5e-5), math.log(5e-3), 0.0
-    found = [[(sure, no), (likely, likely)], [(no, no), (no, no)], [(likely, no), (no, no)]]
-    rates = null.rates(found)
+    log_p_values = [[(sure, no), (likely, likely)], [(no, no), (no, no)], [(likely, no), (no, no)]]
+    rates = null.rates(log_p_values)
     assert (rates["texts"], rates["pairs"], rates["lowest_log_p"]) == (3, 6, sure)
     levels = rates["levels"]
     assert [levels[level]["found"] for level in ("0.01", "0.001", "0.0001")] == [3 / 6, 1 / 6, 1 / 6]
@@ -241,7 +227,7 @@ def test_rates_are_shares_of_pairs_of_text_and_registry() -> None:
     assert levels["0.01"]["low"] < 3 / 6 < levels["0.01"]["high"]
 
 
-def test_a_verdict_is_the_lowest_level_at_which_a_segment_is_attributed(work: pathlib.Path) -> None:
+def test_verdict_is_the_lowest_attributing_level(work: pathlib.Path) -> None:
     strong, text = (decoders.form(texts.load(work, cell)[0], 40) for cell in reversed(CELLS))
     assert null.verdict(iet.Auditor(strong.registry).audit(strong.talk.text))[0] < math.log(1e-6)
     log_p, segments = null.verdict(iet.Auditor(text.registry, level=0.999).audit(text.talk.text))
@@ -252,14 +238,12 @@ def test_a_verdict_is_the_lowest_level_at_which_a_segment_is_attributed(work: pa
         assert any(segment.agent for segment in report.segments) == attributed
 
 
-def test_the_null_reads_every_text_under_some_registries(
-    work: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_null_groups(work: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(null, "SIZES", (2, 3))
     words = "the mill stands beside the river where seven boats wait for wind and nobody counts days "
     corpus = [unmarked.Unmarked(kind, words * 8) for kind in ("peps", "pieces", "shipped T=0.2", "twice")]
-    found = null.null(null.groups_of(corpus, work, 3, None))
-    assert {name: group["texts"] for name, group in found.items()} == {
+    figures_by_name = null.null(null.groups_of(corpus, work, 3, None))
+    assert {name: group["texts"] for name, group in figures_by_name.items()} == {
         "unmarked: corpora": 1,
         "unmarked: pieces": 1,
         "unmarked: samples at low temperatures": 1,
@@ -267,8 +251,8 @@ def test_the_null_reads_every_text_under_some_registries(
         "marked under other keys": 4,
         "all": 8,
     }
-    assert found["all"]["pairs"] == 24
-    assert found["all"]["lowest_log_p"] > math.log(1e-5)
+    assert figures_by_name["all"]["pairs"] == 24
+    assert figures_by_name["all"]["lowest_log_p"] > math.log(1e-5)
 
 
 def test_every_decoder_attributes_marked_text_and_hardly_any_other(
@@ -278,29 +262,29 @@ def test_every_decoder_attributes_marked_text_and_hardly_any_other(
     strangers = texts.load(work, CELLS[1])[1].registry()
     corpus = [unmarked.Unmarked("marked", text.talk.text), unmarked.Unmarked("plain", "one two three " * 40)]
     monkeypatch.setattr(texts, "keys", lambda *_: text.registry)
-    found = null.attributions(corpus, "shipped", "gumbel")
-    assert set(found) == {"posterior", "cusum", "window"}
-    assert all(levels["0.01"][0] == 0.5 for levels in found.values())
+    figures_by_name = null.attributions(corpus, "shipped", "gumbel")
+    assert set(figures_by_name) == {"posterior", "cusum", "window"}
+    assert all(levels["0.01"][0] == 0.5 for levels in figures_by_name.values())
     monkeypatch.setattr(texts, "keys", lambda *_: strangers)
     for levels in null.attributions(corpus, "shipped", "gumbel").values():
         assert levels["0.0001"][0] == 0 < levels["0.0001"][2] <= 1
 
 
-def test_p_values_are_compared_with_uniform_ones() -> None:
+def test_uniformity() -> None:
     even = (np.arange(1000) + 0.5) / 1000
-    found = null.uniformity(np.random.default_rng(0).permutation(even))
-    assert found["kolmogorov_distance"] == pytest.approx(0.0005)
-    assert found["histogram"] == pytest.approx([0.05] * 20)
-    assert found["tails"] == {"0.1": 0.1, "0.01": 0.01, "0.001": 0.001, "0.0001": 0}
+    figures_by_name = null.uniformity(np.random.default_rng(0).permutation(even))
+    assert figures_by_name["kolmogorov_distance"] == pytest.approx(0.0005)
+    assert figures_by_name["histogram"] == pytest.approx([0.05] * 20)
+    assert figures_by_name["tails"] == {"0.1": 0.1, "0.01": 0.01, "0.001": 0.001, "0.0001": 0}
     assert null.uniformity(even**2)["kolmogorov_distance"] == pytest.approx(0.25, abs=1e-3)
 
 
 def test_fixed_spans_of_unmarked_text_are_uniform() -> None:
     draw = np.random.default_rng(3)
     corpus = [unmarked.Unmarked("x", " ".join(f"{n}" for n in draw.integers(10**6, size=60)))] * 2
-    found = null.fixed_spans(corpus, "shipped", "fourier", keys=400)
-    assert found["p_values"] == 800
-    assert found["kolmogorov_distance"] < 2 * found["expected_distance_95"]
+    figures_by_name = null.fixed_spans(corpus, "shipped", "fourier", keys=400)
+    assert figures_by_name["p_values"] == 800
+    assert figures_by_name["kolmogorov_distance"] < 2 * figures_by_name["expected_distance_95"]
 
 
 def test_power_grows_with_the_length(work: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

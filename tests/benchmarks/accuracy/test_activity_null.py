@@ -33,7 +33,7 @@ def pools() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_the_table_of_the_null_agrees_with_scores_drawn_anew(family: str) -> None:
+def test_table_agrees_with_new_draws(family: str) -> None:
     blocks, count, rng = 4, 20_000, np.random.default_rng(11)
     size = activity_null.BLOCK
     sums = plain_scores(family, (blocks, size, count), rng).sum(axis=1)
@@ -44,7 +44,7 @@ def test_the_table_of_the_null_agrees_with_scores_drawn_anew(family: str) -> Non
         assert abs(seen - expected) < 4.5 * math.sqrt(expected / count) + 0.03 * expected, level
 
 
-def test_the_far_tail_of_the_table_is_that_of_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_far_tail_equals_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activity_null, "POOL", 1 << 13)
     row = activity_null.tail("gumbel", 64, 40_000, seed=5)
     table = json.loads((pathlib.Path(iet.__file__).parent / "audit" / "activity_null.json").read_text())
@@ -54,19 +54,19 @@ def test_the_far_tail_of_the_table_is_that_of_its_program(monkeypatch: pytest.Mo
     assert np.abs(np.array(row) - frozen)[far].max() < 0.25
 
 
-def test_between_the_tables_shortest_texts_p_values_are_not_too_small(
+def test_interpolated_p_values_are_not_too_small(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(activity_null, "POOL", 1 << 17)
     # In three blocks 3 tokens can be high, in two or four not alike: log P is not linear in log n.
-    found = np.array(activity_null.tail("fourier", 48, 900_000, seed=3))
+    simulated = np.array(activity_null.tail("fourier", 48, 900_000, seed=3))
     levels = np.array(activity_null.LEVELS)
-    judged = (found > math.log(1e-6)) & (levels > -0.5)
+    judged = (simulated > math.log(1e-6)) & (levels > -0.5)
     returned = activity_log_p(levels + 1e-9, 48, FAMILIES["fourier"])
-    assert (returned >= found - 0.12)[judged].all()
+    assert (returned >= simulated - 0.12)[judged].all()
 
 
-def test_a_key_speaks_as_long_and_as_often_as_the_mixture_says() -> None:
+def test_activity_follows_the_mixture() -> None:
     speaks = activity_null.draw_states(400, 2000, 0.1, np.random.default_rng(0))
     leave = activity_null.BLOCK / activity_null.MEAN_SEGMENT
     assert speaks.mean() == pytest.approx(0.1 / (0.1 + leave), abs=0.01)

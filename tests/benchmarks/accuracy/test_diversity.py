@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,16 +14,9 @@ from iet.generation.free import FreeTokens
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 from benchmarks.accuracy import diversity  # noqa: E402
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def test_distinct_n_counts_n_grams_within_answers() -> None:
@@ -43,10 +35,10 @@ def writer() -> diversity.Writer:
 def test_ln_p_by_length_is_that_of_an_audit(writer: diversity.Writer) -> None:
     registry = diversity.registry_of(writer)
     ids = diversity.answers(writer.load(), writer, 1, 1.0, FreeTokens(4, 0.1))[0]
-    found = diversity.log_p_by_length(ids, registry, 1)
+    log_p = diversity.log_p_by_length(ids, registry, 1)
     for length in (20, 40):
         report = iet.Auditor(registry).audit(token_ids=ids[:length])
-        assert found[length - 1] == pytest.approx(report.evidence["agent-2"], rel=1e-6)
+        assert log_p[length - 1] == pytest.approx(report.evidence["agent-2"], rel=1e-6)
 
 
 def test_free_tokens_make_answers_different_and_cost_evidence(
@@ -59,16 +51,16 @@ def test_free_tokens_make_answers_different_and_cost_evidence(
     monkeypatch.setattr(diversity, "attribution_of", lambda *_: {"60": [0.5, 0.4, 0.6]})
     diversity.run(tmp_path, ["shipped"])
     rows = diversity.results(tmp_path, ["shipped"])
-    unmarked, none, some = (row["figures"] for row in rows)
-    assert none["distinct_3"][0] < 0.2 < 0.8 < some["distinct_3"][0]
+    unmarked, none, with_free = (row["figures"] for row in rows)
+    assert none["distinct_3"][0] < 0.2 < 0.8 < with_free["distinct_3"][0]
     assert unmarked["distinct_3"][0] > 0.8
-    assert none["log_p"] < some["log_p"] < np.log(0.01)
+    assert none["log_p"] < with_free["log_p"] < np.log(0.01)
     assert rows[0]["over_3"] == 1
     # A run that was stopped goes on: what is there is not measured again.
     path = diversity.path_of(tmp_path, "shipped", 1.0, settings[1])
     path.write_text(json.dumps({**none, "log_p": -7.0}))
     diversity.run(tmp_path, ["shipped"])
-    shown = diversity.markdown(diversity.results(tmp_path, ["shipped"]))
-    assert "| shipped | 1 | 0, 0 |" in shown
-    assert "| -7.0 |" in shown
-    assert "| 0.500 |" in shown
+    page = diversity.markdown(diversity.results(tmp_path, ["shipped"]))
+    assert "| shipped | 1 | 0, 0 |" in page
+    assert "| -7.0 |" in page
+    assert "| 0.500 |" in page

@@ -12,7 +12,7 @@ REGIMES = {regime.name: regime for regime in strengths.REGIMES}
 
 
 @pytest.mark.parametrize("name", strengths.LAWS)
-def test_marks_carry_as_many_nats_as_asked(name: str) -> None:
+def test_marks_carry_the_requested_nats(name: str) -> None:
     law, rng = strengths.LAWS[name], np.random.default_rng(1)
     for nats in (0.02, 0.2, 0.6):
         tilt = strengths.strength_of(law, np.array(nats))
@@ -22,27 +22,30 @@ def test_marks_carry_as_many_nats_as_asked(name: str) -> None:
     assert unmarked.mean() == pytest.approx(float(law.mean(0.0)), abs=0.02)
 
 
-def test_texts_are_what_the_regime_says() -> None:
+def test_texts_follow_their_regime() -> None:
     rng = np.random.default_rng(2)
-    one = strengths.truth_of(REGIMES["100 in 500"], rng)
-    assert (len(one), (one == 0).sum(), np.count_nonzero(np.diff(one))) in ((500, 100, 2), (500, 100, 1))
+    truth = strengths.truth_of(REGIMES["100 in 500"], rng)
+    assert (len(truth), (truth == 0).sum(), np.count_nonzero(np.diff(truth))) in (
+        (500, 100, 2),
+        (500, 100, 1),
+    )
     assert (strengths.truth_of(REGIMES["unmarked, 6 agents"], rng) == UNATTRIBUTED).tolist() == [True] * 1000
     forced = strengths.truth_of(REGIMES["turns of 60, forced"], rng)
     assert forced.min() == 0
     assert np.count_nonzero(np.diff(forced)) == 11
     gaps = strengths.truth_of(REGIMES["gaps, turns of 60"], rng)
     assert (gaps == UNATTRIBUTED).sum() == 9 * 60
-    (regime,) = (each for each in strengths.ALTERNATING if each.name == "turns of 200, gaps of 60")
-    found = strengths.truth_of(regime, rng)
-    assert len(found) == regime.tokens
-    assert np.flatnonzero(np.diff(found == UNATTRIBUTED)).tolist()[:3] == [59, 259, 319]
+    (regime,) = (regime_ for regime_ in strengths.ALTERNATING if regime_.name == "turns of 200, gaps of 60")
+    alternating = strengths.truth_of(regime, rng)
+    assert len(alternating) == regime.tokens
+    assert np.flatnonzero(np.diff(alternating == UNATTRIBUTED)).tolist()[:3] == [59, 259, 319]
 
 
 def test_measures() -> None:
     truth = np.array([-1, 0, 0, 0, -1])
-    found = np.array([-1, -1, 0, 0, 0])
-    assert strengths.measured(REGIMES["100 in 500"], truth, found) == 0.5
-    assert strengths.measured(REGIMES["turns of 60"], truth, found) == 0.6
+    labels = np.array([-1, -1, 0, 0, 0])
+    assert strengths.measured(REGIMES["100 in 500"], truth, labels) == 0.5
+    assert strengths.measured(REGIMES["turns of 60"], truth, labels) == 0.6
 
 
 def test_cells_compare_with_the_rows_of_another_checkout() -> None:

@@ -36,7 +36,7 @@ def shipped() -> Any:
 
 
 @pytest.mark.parametrize("agents", texts.AGENTS)
-def test_everybody_speaks_once_a_round_and_nobody_follows_himself(agents: int) -> None:
+def test_agents_speak_once_a_round_and_never_twice_in_a_row(agents: int) -> None:
     walks = {texts.speakers(agents, texts.TURNS, seed) for seed in range(50)}
     assert len(walks) > 40
     for walk in walks:
@@ -45,7 +45,7 @@ def test_everybody_speaks_once_a_round_and_nobody_follows_himself(agents: int) -
             assert sorted(walk[start : start + agents]) == list(range(agents))
 
 
-def test_one_agent_alone_is_refused() -> None:
+def test_rejects_one_agent() -> None:
     with pytest.raises(InputError, match="agents: got 1"):
         texts.speakers(1, 12, 0)
 
@@ -56,7 +56,7 @@ def made(request: pytest.FixtureRequest, shipped: Any) -> list[texts.Turns]:
     return texts.generate(shipped, cell, [11, 12], turn_tokens=70, turns=8)
 
 
-def test_a_text_is_audited_with_its_own_keys_however_many_others_there_are(made: list[texts.Turns]) -> None:
+def test_spurious_keys_do_not_change_the_texts_own(made: list[texts.Turns]) -> None:
     for turns in made:
         talk, registry = texts.form(turns, 70, spurious=4)
         assert registry.names() == tuple(texts.agent_name(slot) for slot in range(8))
@@ -73,7 +73,7 @@ def test_a_text_is_audited_with_its_own_keys_however_many_others_there_are(made:
         assert turns.strangers(0).digest != turns.strangers(1).digest
 
 
-def test_a_shorter_text_has_the_beginnings_of_the_same_turns(made: list[texts.Turns]) -> None:
+def test_shorter_texts_are_prefixes(made: list[texts.Turns]) -> None:
     turns = made[0]
     long, short = turns.strings(70), turns.strings(25)
     assert all(a.startswith(b.rstrip("\ufffd ")) for a, b in zip(long, short, strict=True))
@@ -87,15 +87,18 @@ def test_a_shorter_text_has_the_beginnings_of_the_same_turns(made: list[texts.Tu
 
 
 @pytest.mark.parametrize("length", [0, 71])
-def test_lengths_that_were_not_generated_are_refused(made: list[texts.Turns], length: int) -> None:
+def test_rejects_lengths_that_were_not_generated(made: list[texts.Turns], length: int) -> None:
     with pytest.raises(InputError, match=f"turn_tokens: got {length}, expected 1 to 70"):
         texts.form(made[0], length)
 
 
 def test_prompts_of_a_round_have_one_length() -> None:
-    said = "The roof leaks. " * 100
+    prompt_text = "The roof leaks. " * 100
     for model in texts.MODELS:
-        for text, length in (("", texts.OPENING_TOKENS), (said, texts.OPENING_TOKENS + texts.TAIL_TOKENS)):
+        for text, length in (
+            ("", texts.OPENING_TOKENS),
+            (prompt_text, texts.OPENING_TOKENS + texts.TAIL_TOKENS),
+        ):
             lengths = {
                 len(texts.prompt(model, text, seed, number)) for seed in range(20) for number in range(3)
             }
@@ -103,22 +106,20 @@ def test_prompts_of_a_round_have_one_length() -> None:
     assert texts.prompt("shipped", "", 1, 0) != texts.prompt("shipped", "", 1, 1)
 
 
-def test_generation_goes_on_where_it_was_stopped(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_generation_resumes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "SPLITS", {"tuning": 1, "evaluation": 3})
     monkeypatch.setattr(texts, "UNIT_TEXTS", 2)
     monkeypatch.setattr(texts, "TURN_TOKENS", (6, 12))
     monkeypatch.setattr(texts, "TURNS", 4)
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    texts.run(whole, [CELL])
+    complete, broken = tmp_path / "whole", tmp_path / "broken"
+    texts.run(complete, [CELL])
     real, calls = texts.save, itertools.count()
 
-    def die(path: pathlib.Path, found: Any) -> None:
+    def die(path: pathlib.Path, result: Any) -> None:
         if next(calls) == 1:
             path.with_suffix(".part").write_bytes(b"half of it")
             raise KeyboardInterrupt
-        real(path, found)
+        real(path, result)
 
     monkeypatch.setattr(texts, "save", die)
     with pytest.raises(KeyboardInterrupt):
@@ -126,21 +127,21 @@ def test_generation_goes_on_where_it_was_stopped(
     assert len(texts.load(broken, CELL, "tuning")) == 1
     assert texts.load(broken, CELL) == []
     assert len(list(texts.missing(broken, [CELL]))) == 2
-    kept = texts.path_of(broken, CELL, "tuning", range(1)).stat().st_mtime_ns
+    modified = texts.path_of(broken, CELL, "tuning", range(1)).stat().st_mtime_ns
     texts.run(broken, [CELL])
-    assert texts.path_of(broken, CELL, "tuning", range(1)).stat().st_mtime_ns == kept
+    assert texts.path_of(broken, CELL, "tuning", range(1)).stat().st_mtime_ns == modified
     assert list(texts.missing(broken, [CELL])) == []
-    for a, b in zip(texts.load(whole, CELL), texts.load(broken, CELL), strict=True):
+    for a, b in zip(texts.load(complete, CELL), texts.load(broken, CELL), strict=True):
         assert (a.cell, a.seed, a.speakers) == (b.cell, b.seed, b.speakers)
         for field in ("ids", "entropy", "marked_entropy", "unmarked"):
             assert np.array_equal(getattr(a, field), getattr(b, field))
-    assert [text.seed for text in texts.load(whole, CELL)] == [
+    assert [text.seed for text in texts.load(complete, CELL)] == [
         texts.text_seed(CELL, "evaluation", index) for index in range(3)
     ]
-    assert "1 tuning   3 evaluation  entropy_nats" in texts.status(whole, [CELL])
+    assert "1 tuning   3 evaluation  entropy_nats" in texts.status(complete, [CELL])
 
 
-def test_turns_that_leave_a_round_unfinished_are_refused(shipped: Any) -> None:
+def test_rejects_incomplete_rounds(shipped: Any) -> None:
     with pytest.raises(InputError, match="turns: got 6, expected a multiple of the 4 agents"):
         texts.generate(shipped, CELL, [1], turn_tokens=5, turns=6)
 
@@ -181,23 +182,23 @@ def data(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_every_source_gives_texts_and_all_lengths_occur(data: pathlib.Path) -> None:
-    found = unmarked.texts(data)
-    kinds = {text.kind for text in found}
+    result = unmarked.texts(data)
+    kinds = {text.kind for text in result}
     sources = ("peps", "gsm8k", "gsm8k test", "solutions", "speeches", "shakespeare", "tasks")
     assert kinds > {*sources, "who_and_when Algorithm-Generated", "who_and_when Hand-Crafted"}
-    sizes = sorted(len(text.text) for text in found)
+    sizes = sorted(len(text.text) for text in result)
     assert sizes[0] >= unmarked.CHARACTERS[0] - 1
     assert sizes[-1] > 2 * sizes[0]
-    assert unmarked.texts(data) == found
-    assert unmarked.texts(data, seed=1) != found
-    assert len({text.text for text in found}) == len(found)
+    assert unmarked.texts(data) == result
+    assert unmarked.texts(data, seed=1) != result
+    assert len({text.text for text in result}) == len(result)
 
 
-def test_stretches_of_a_source_are_disjoint_and_some_repeat_themselves() -> None:
+def test_stretches_are_disjoint() -> None:
     stream = prose(60_000, 8)
-    found = list(unmarked.stretches("book", stream))
-    pieces = [text.text for text in found if text.kind == "pieces"]
-    twice = [text.text for text in found if text.kind == "twice"]
+    result = list(unmarked.stretches("book", stream))
+    pieces = [text.text for text in result if text.kind == "pieces"]
+    twice = [text.text for text in result if text.kind == "twice"]
     assert pieces
     assert twice
     for text in pieces:
@@ -206,11 +207,11 @@ def test_stretches_of_a_source_are_disjoint_and_some_repeat_themselves() -> None
         half = len(text) // 2
         assert text[:half] == text[half + 1 :]
     end = 0
-    for text in found:
+    for text in result:
         # Text that repeats itself takes the place of the stretch it begins like.
         beginning = text.text if text.kind == "book" else text.text[:15]
         end = stream.index(beginning, end) + len(beginning)
-    assert sum(len(text.text) for text in found) > 0.95 * len(stream)
+    assert sum(len(text.text) for text in result) > 0.95 * len(stream)
 
 
 def test_models_are_sampled_without_a_mark_once(
@@ -218,9 +219,9 @@ def test_models_are_sampled_without_a_mark_once(
 ) -> None:
     unmarked.generate(tmp_path, ["shipped"], rows=16, tokens=24)
     assert capsys.readouterr().out.count("entropy") == 2
-    found = unmarked.samples(tmp_path)
-    assert {text.kind for text in found} == {"shipped T=0.2", "shipped T=0.5"}
-    assert len(found) == 32
+    result = unmarked.samples(tmp_path)
+    assert {text.kind for text in result} == {"shipped T=0.2", "shipped T=0.5"}
+    assert len(result) == 32
     unmarked.generate(tmp_path, ["shipped"], rows=16, tokens=24)
     assert capsys.readouterr().out == ""
-    assert {*found} <= {*unmarked.texts(data, tmp_path)}
+    assert {*result} <= {*unmarked.texts(data, tmp_path)}

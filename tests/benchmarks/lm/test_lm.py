@@ -101,8 +101,8 @@ def test_the_second_model_saw_nothing_but_gsm8k_and_is_as_good_as_its_figures_sa
     assert record["shares"] == {"gsm8k": 1.0}
     assert results["model"]["training"] == record
     # A problem that was written for this test.
-    found = bits_per_byte(SECOND, Tokenizer(SECOND).encode("\n").token_ids.tolist(), PROBLEM)
-    assert found == pytest.approx(results["bits_per_byte"]["model"], rel=0.2)
+    rate = bits_per_byte(SECOND, Tokenizer(SECOND).encode("\n").token_ids.tolist(), PROBLEM)
+    assert rate == pytest.approx(results["bits_per_byte"]["model"], rel=0.2)
 
 
 def test_the_tokens_of_the_second_model_tile_a_text_and_carry_marks() -> None:

@@ -37,7 +37,7 @@ def test_wiser_finds_both_ends_of_each_step(block: int) -> None:
 
 def test_wiser_takes_the_ends_of_highest_excess() -> None:
     scores = steps() * np.random.default_rng(3).exponential(size=480)
-    (found,) = wiser.detect(scores[:240], GUMBEL, block=40, rho=0.4)
+    (interval,) = wiser.detect(scores[:240], GUMBEL, block=40, rho=0.4)
     reach = 40 + int(0.1 * 240**0.6) + 1
     lift = (scores[80 - reach + 1 : 200 + reach - 1] - 1).sum() / (120 + 2 * (reach - 1) - 1)
 
@@ -45,7 +45,7 @@ def test_wiser_takes_the_ends_of_highest_excess() -> None:
         return float((scores[start:end] - 1 - 0.4 * lift).sum())
 
     ends = itertools.product(range(80 - 40, 80 + 40), range(200 - 40, 240))
-    assert excess(*found) == pytest.approx(max(excess(*each) for each in ends))
+    assert excess(*interval) == pytest.approx(max(excess(*pair) for pair in ends))
 
 
 def test_the_bayes_reader_finds_steps() -> None:
@@ -63,8 +63,8 @@ def test_the_posterior_is_that_of_all_segmentations() -> None:
     tokens, agents = 7, 2
     rng = np.random.default_rng(1)
     ratios = rng.normal(size=(tokens, agents))
-    own, rest = np.array([0.2, 0.5, 0.3]), np.array([0.6, 0.4])
-    lengths = bayes.Lengths(own, rest, np.array([0.5, 0.2, 0.3]), np.array([0.1, 0.6, 0.3]))
+    agent_lengths, null_lengths = np.array([0.2, 0.5, 0.3]), np.array([0.6, 0.4])
+    lengths = bayes.Lengths(agent_lengths, null_lengths, np.array([0.5, 0.2, 0.3]), np.array([0.1, 0.6, 0.3]))
     expected = np.zeros((tokens, agents + 1))
 
     def extend(labels: list[int], chance: float) -> None:
@@ -77,7 +77,7 @@ def test_the_posterior_is_that_of_all_segmentations() -> None:
             share = (
                 lengths.shares[state] / (1 - lengths.shares[labels[-1]]) if labels else lengths.first[state]
             )
-            for length, of_length in enumerate(own if state < agents else rest, 1):
+            for length, of_length in enumerate(agent_lengths if state < agents else null_lengths, 1):
                 here = range(len(labels), min(tokens, len(labels) + length))
                 ratio = np.exp(sum(ratios[t, state] for t in here)) if state < agents else 1.0
                 extend(labels + [state] * length, chance * share * of_length * ratio)
@@ -95,10 +95,10 @@ def test_the_posterior_is_that_of_all_segmentations() -> None:
 @pytest.mark.parametrize("family", [GUMBEL, GREEN], ids=lambda family: family.name)
 def test_wiser_finds_something_in_as_many_unmarked_texts_as_its_level_says(family: Family) -> None:
     texts = draw(family, 0.0, np.random.default_rng(5), (400, 300))
-    found = sum(bool(wiser.detect(scores, family, block=30, level=0.05)) for scores in texts)
-    assert found <= 400 * 0.05 + 3 * (400 * 0.05) ** 0.5
+    positives = sum(bool(wiser.detect(scores, family, block=30, level=0.05)) for scores in texts)
+    assert positives <= 400 * 0.05 + 3 * (400 * 0.05) ** 0.5
     if family is GUMBEL:  # the others' blocks are as often too low as too high, which marks none
-        assert found >= 6
+        assert positives >= 6
 
 
 # Laws

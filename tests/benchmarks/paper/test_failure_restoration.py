@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pathlib
 
 import pytest
 from hypothesis import given
@@ -24,12 +23,10 @@ from benchmarks.paper.failure.restoration import (
     restore_names,
     token_figures,
 )
-from benchmarks.paper.failure.trajectories import JOINER, SUBSETS, Restored, Trajectory, agent_of, load
+from benchmarks.paper.failure.trajectories import JOINER, SUBSETS, Restored, Trajectory, agent_of
 from iet.demo.conversation import MODEL
 from iet.marks.tokenizer import Tokenizer
 from tests.support.failure_logs import trajectory
-
-DATA = pathlib.Path(__file__).resolve().parents[4] / "shared" / "data"
 
 NAMES = {
     "Algorithm-Generated": ("A", "B-C_Expert", "Computer_terminal"),
@@ -150,17 +147,6 @@ def test_true_agents_name_every_turn_that_says_something(log: Trajectory) -> Non
     for turn, restored_turn in zip(log.turns, restored.turns, strict=True):
         if turn.content and not turn.human:
             assert restored_turn.name == agent_of(turn.name)
-
-
-@pytest.mark.skipif(not (DATA / "who_and_when").is_dir(), reason="the data are not beside the checkout")
-@pytest.mark.parametrize("subset", SUBSETS)
-def test_the_truth_restores_every_log_of_the_data(subset: str) -> None:
-    for log in load(DATA, subset, complete=True):
-        for corruption in CORRUPTIONS.values():
-            restored = corruption.restore(corruption.corrupt(log), true_turns(log))
-            assert names_and_contents(restored.trajectory) == names_and_contents(log)
-        restored = restore_boundaries(corrupt_boundaries(log), true_agents(log))
-        assert merged(restored.trajectory) == merged(log)
 
 
 def test_unattributed_text_stays_unattributed() -> None:

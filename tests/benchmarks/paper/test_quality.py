@@ -199,7 +199,7 @@ def test_texts_follow_from_seed_and_key_and_are_kept(tmp_path: pathlib.Path, mon
     assert second_speaker.say(calls, "gumbel", 0) == texts["gumbel", 1]
 
 
-def test_the_command_measures_the_arithmetic_model_and_names_what_was_not_run(data, tmp_path, capsys):
+def test_command_measures_the_arithmetic_model(data, tmp_path, capsys):
     out = tmp_path / "out"
     arguments = ["quality", "--data", str(data), "--out", str(out), "--records", "3", "--seeds", "2"]
     assert command.main(arguments) == 0

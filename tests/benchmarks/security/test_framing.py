@@ -23,7 +23,7 @@ def published(n_gram: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("n_gram", [2, 4])
-def test_a_stranger_copies_no_run_and_writes_mostly_seen_pairs(n_gram: int) -> None:
+def test_forger_copies_no_run_and_writes_mostly_seen_pairs(n_gram: int) -> None:
     texts = published(n_gram)
     forged = framing.Forger(texts, n_gram, 3).write(60)
     assert len(forged) == 60
@@ -61,6 +61,6 @@ def test_the_committed_results_keep_what_the_docs_promise(tmp_path: pathlib.Path
     assert "**The attack**" in framing.markdown(rows)
     rows[0] |= {"with": [0.5, 0.4, 0.6], "tokens after": None}
     (tmp_path / "security.json").write_text(json.dumps({"command": "command", "rows": rows[:1]}))
-    shown = framing.framing(tmp_path)
-    assert "50%" in shown
-    assert "not found" in shown
+    page = framing.framing(tmp_path)
+    assert "50%" in page
+    assert "not found" in page

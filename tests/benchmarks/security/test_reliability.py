@@ -25,18 +25,22 @@ def test_rounds_go_on_until_the_size_is_reached(
     monkeypatch.setattr(reliability, "PARTS", {"part": (count, "things", 100)})
     reliability.go_on(tmp_path, "part", 50)
     assert seen == [0, 1]
-    given = ["reliability", "--work", str(tmp_path), "-o", str(tmp_path / "out.json")]
-    monkeypatch.setattr(sys, "argv", given)
+    arguments = ["reliability", "--work", str(tmp_path), "-o", str(tmp_path / "out.json")]
+    monkeypatch.setattr(sys, "argv", arguments)
     reliability.main()  # resumes
     assert seen == [0, 1, 2]
-    found = {row["what"]: row for row in json.loads((tmp_path / "out.json").read_text())["rows"]}
-    assert {name: row["count"] for name, row in found.items()} == {"things": 120, "faults": 1, "peak MB": 10}
-    assert (found["things"]["aim"], "aim" in found["faults"]) == (100, False)
+    rows_by_name = {row["what"]: row for row in json.loads((tmp_path / "out.json").read_text())["rows"]}
+    assert {name: row["count"] for name, row in rows_by_name.items()} == {
+        "things": 120,
+        "faults": 1,
+        "peak MB": 10,
+    }
+    assert (rows_by_name["things"]["aim"], "aim" in rows_by_name["faults"]) == (100, False)
     assert "| part | things | 120 | 100 | 0.00 |" in (tmp_path / "out.md").read_text()
     assert "0 rounds were done so, of the 16" in (tmp_path / "out.md").read_text()
     flips = {"part": "flips", "what": "bytes changed", "count": 1, "aim": 2, "hours": 1.0, "rounds": 17}
     assert "17 rounds were done so" in reliability.markdown([flips])
-    monkeypatch.setattr(sys, "argv", [*given, "--only", "none"])
+    monkeypatch.setattr(sys, "argv", [*arguments, "--only", "none"])
     reliability.main()
     assert seen == [0, 1, 2]
     assert "1 faults" in capsys.readouterr().out

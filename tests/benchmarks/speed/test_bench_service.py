@@ -19,8 +19,8 @@ for package in ("fastapi", "prometheus_client", "uvicorn"):
 def test_it_runs_and_records(
     logs: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = ["bench_service", "-o", str(tmp_path / "service.json"), "--quick", "--data", str(logs)]
-    monkeypatch.setattr(sys, "argv", given)
+    arguments = ["bench_service", "-o", str(tmp_path / "service.json"), "--quick", "--data", str(logs)]
+    monkeypatch.setattr(sys, "argv", arguments)
     for name, value in (("TOKENIZERS_PARALLELISM", "false"), ("IET_NUM_THREADS", "1")):
         monkeypatch.setenv(name, value)
     bench_service.main()
@@ -31,16 +31,16 @@ def test_it_runs_and_records(
     for row in content["results"]:
         assert 0 < row["p50_ms"]["median"] <= row["p99_ms"]["median"]
         assert row["processor_ms"] is None or row["processor_ms"]["median"] > 0
-    shown = (tmp_path / "service.md").read_text()
-    assert all(f"| {name} |" in shown for name in names)
+    page = (tmp_path / "service.md").read_text()
+    assert all(f"| {name} |" in page for name in names)
 
 
 def test_rates_and_percentiles_are_those_of_the_samples() -> None:
-    found = {
+    samples = {
         bench_service.FLOOR: [(2.0, [0.1] * 100, 1.5)],
         "service": [(4.0, [0.1] * 50 + [0.3] * 50, None)],
     }
-    floor, service = bench_service.results(found, 100)  # type: ignore[arg-type]
+    floor, service = bench_service.results(samples, 100)  # type: ignore[arg-type]
     assert floor["processor_ms"]["median"] == 15  # type: ignore[index]
     assert service["processor_ms"] is None
     assert floor["requests_per_second"]["median"] == 50  # type: ignore[index]

@@ -65,31 +65,29 @@ def test_every_suite_validates_and_runs(name: str, device: str | None) -> None:
         "suites": recorded,
     }
     jsonschema.validate(json.loads(json.dumps(content)), RECORD)
-    shown = markdown(content)
-    assert all(result["what"] in shown for record in recorded for result in record["results"])
+    page = markdown(content)
+    assert all(result["what"] in page for record in recorded for result in record["results"])
 
 
-def test_what_a_gpu_took_is_told_with_its_budget() -> None:
-    def result(what: str, kind: str, over: float) -> dict[str, Any]:
+def test_gpu_results_are_compared_with_budgets() -> None:
+    def result(label: str, kind: str, over: float) -> dict[str, Any]:
         spread = {"low": over, "median": over, "high": over}
-        return {"what": what, "kind": kind, "value": spread, "over": {"add [B, V]": spread}, "GB/s": 1000.0}
+        return {"what": label, "kind": kind, "value": spread, "over": {"add [B, V]": spread}, "GB/s": 1000.0}
 
     results = [result("embed_", "ours", 1.3), result("embed_, half", "ours", 1.3), result("copy", "floor", 1)]
     record = {"floors": ["add [B, V]"], "unit": "ns per logit", "results": results, "details": {}}
     names = ("embed_ float16 [256, 128256], fourier, n = 2, cuda", "embed_ float32 [64, 32000], cuda")
     lines = [line for name in names for line in on_gpu.told({**record, "suite": name})]
     assert [line[1] for line in lines] == ["OVER budget", "measured", "measured", "measured"]
-    said = "1.30 x add [B, V] (budget 1.1), 1,000 GB/s"
-    assert lines[0] == (f"{names[0]}: embed_", "OVER budget", "1.30 ns per logit", said, 1.3)
+    text = "1.30 x add [B, V] (budget 1.1), 1,000 GB/s"
+    assert lines[0] == (f"{names[0]}: embed_", "OVER budget", "1.30 ns per logit", text, 1.3)
 
 
-def test_what_a_gpu_took_is_on_disk_line_by_line_and_packed(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpu_results_are_written_and_packed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["on_gpu", "--device", "cpu", "-o", str(tmp_path)])
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_:
         on_gpu.main()
-    assert left.value.code == 0
+    assert exit_.value.code == 0
     lines = [json.loads(line) for line in (tmp_path / "on_gpu.jsonl").read_text().splitlines()]
     whats = [line["what"].rpartition(": ")[2] for line in lines]
     assert whats[0] == "embed_"
@@ -104,14 +102,12 @@ def test_what_a_gpu_took_is_on_disk_line_by_line_and_packed(
     assert lines[0]["said"] in (tmp_path / "on_gpu.md").read_text()
 
 
-def test_what_is_built_on_a_gpu_is_found_by_a_process_of_its_own(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there: list[str] = []
+def test_gpu_build_restarts_the_process(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    specs: list[str] = []
     started: list[list[str]] = []
     real = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: there or None if name == "iet.native._cuda" else real(name)
+        importlib.util, "find_spec", lambda name: specs or None if name == "iet.native._cuda" else real(name)
     )
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(os, "execv", lambda _, command: started.append(command))
@@ -127,17 +123,17 @@ def test_what_is_built_on_a_gpu_is_found_by_a_process_of_its_own(
     assert {"cmake.define.IET_CUDA=ON", "cmake.define.IET_CUDA_ARCHITECTURES=90-real"} < {*ran[0]}
     assert started[0][-3:] == ["--minutes", "9.00", "--built"]
 
-    again = on_gpu.Lines(tmp_path, 9, more=True)
-    assert [line["what"] for line in again.lines] == ["build"]  # what was said before is kept
+    second_run = on_gpu.Lines(tmp_path, 9, more=True)
+    assert [line["what"] for line in second_run.lines] == ["build"]  # what was said before is kept
     with pytest.raises(SystemExit):
-        on_gpu.build(again, built=True)  # still not there: it is not built a second time
-    assert again.failed
-    there.append("a module")
-    on_gpu.build(again, built=True)
+        on_gpu.build(second_run, built=True)  # still not there: it is not built a second time
+    assert second_run.failed
+    specs.append("a module")
+    on_gpu.build(second_run, built=True)
     assert (len(ran), len(started)) == (1, 1)
 
     monkeypatch.setattr(on_gpu.Lines, "run", lambda *_: False)
-    there.clear()
+    specs.clear()
     with pytest.raises(SystemExit):
         on_gpu.build(on_gpu.Lines(tmp_path, 9), built=False)
     assert len(started) == 1
@@ -150,8 +146,8 @@ def test_a_device_is_compared_with_the_cpu_for_every_scheme(
     keys = timing.team(515, 4, n_gram, family=family).marking_keys()
     real, marked, wrong = kernels.embed_, [], False
 
-    def mark(logits: Any, contexts: Any, slots: Any, given: Any, **options: Any) -> None:
-        real(logits, contexts, slots, given, **options)
+    def mark(logits: Any, contexts: Any, slots: Any, key_table: Any, **options: Any) -> None:
+        real(logits, contexts, slots, key_table, **options)
         if not options:  # else the CPU is compared with the reference, by threads
             logits[-1, -1] += wrong and not marked  # the device's, which is marked first
             marked.append((tuple(contexts.shape), slots.tolist()))
@@ -165,7 +161,7 @@ def test_a_device_is_compared_with_the_cpu_for_every_scheme(
         bench_embed.validate_device(keys, "bfloat16", "cpu", rows=7)
 
 
-def test_time_that_is_over_is_a_line_too(tmp_path: pathlib.Path) -> None:
+def test_measurements_without_time_are_reported(tmp_path: pathlib.Path) -> None:
     lines = on_gpu.Lines(tmp_path, 0.01)
     on_gpu.measure(lines, "cpu", reserve=60)
     assert [line["verdict"] for line in lines.lines] == ["not run"] * 2
@@ -177,17 +173,17 @@ def test_time_that_is_over_is_a_line_too(tmp_path: pathlib.Path) -> None:
     assert (later.lines[0]["verdict"], later.lines[0]["said"]) == ("FAILED", "so")
 
 
-def test_without_a_gpu_nothing_is_run_and_the_reason_is_told(
+def test_without_a_gpu_the_reason_is_printed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if iet.backends().cuda_devices:
         pytest.skip("there is a GPU")
     score = functools.partial(runpy.run_module, "benchmarks.speed.bench_score", run_name="__main__")
-    for main, given in ((score, ["-o", str(tmp_path / "x.json"), "--device", "cuda"]), (on_gpu.main, [])):
-        monkeypatch.setattr(sys, "argv", ["python", *given])
-        with pytest.raises(SystemExit) as left:
+    for main, arguments in ((score, ["-o", str(tmp_path / "x.json"), "--device", "cuda"]), (on_gpu.main, [])):
+        monkeypatch.setattr(sys, "argv", ["python", *arguments])
+        with pytest.raises(SystemExit) as exit_:
             main()
-        assert left.value.code == 3
+        assert exit_.value.code == 3
         assert "no GPU can be used here" in capsys.readouterr().err
 
 
@@ -204,22 +200,22 @@ def test_a_suite_that_fails_its_check_is_not_timed() -> None:
 
 def test_audits_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     text, registry = texts.text()[:2000], texts.team()
-    before, limit = kernels.backends(), plan.ALL_KEYS
+    backends, limit = kernels.backends(), plan.ALL_KEYS
     bench_audit.validate(registry, text)
-    assert (kernels.backends(), plan.ALL_KEYS) == (before, limit)
+    assert (kernels.backends(), plan.ALL_KEYS) == (backends, limit)
     scoring = audited.score_tokens
 
-    def found(ids: Any, keys: Any) -> Any:  # a mark of the first candidate that is not there
+    def false_scores(ids: Any, keys: Any) -> Any:  # a mark of the first candidate that is not there
         return np.eye(1, len(keys), dtype=np.float32).repeat(len(ids), axis=0)
 
     monkeypatch.setattr(
         audited,
         "score_tokens",
-        lambda ids, keys: scoring(ids, keys) if len(keys) > 256 else found(ids, keys),
+        lambda ids, keys: scoring(ids, keys) if len(keys) > 256 else false_scores(ids, keys),
     )
     with pytest.raises(IetError, match="differs from one of all keys"):
         bench_audit.validate(registry, text)
-    assert (kernels.backends(), plan.ALL_KEYS) == (before, limit)
+    assert (kernels.backends(), plan.ALL_KEYS) == (backends, limit)
 
 
 def test_text_of_the_shipped_model_has_as_many_tokens_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,8 +231,8 @@ def test_bulk_audits_are_timed(
     logs: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Every sample is a process of its own; what compares and writes needs none.
-    given = ["bench_bulk", "-o", str(tmp_path / "bulk.json"), "--data", str(logs), "--quick"]
-    monkeypatch.setattr(sys, "argv", given)
+    arguments = ["bench_bulk", "-o", str(tmp_path / "bulk.json"), "--data", str(logs), "--quick"]
+    monkeypatch.setattr(sys, "argv", arguments)
     for name, value in (("TOKENIZERS_PARALLELISM", "false"), ("IET_NUM_THREADS", "1")):
         monkeypatch.setenv(name, value)
     bench_bulk.main()
@@ -253,20 +249,20 @@ def test_bulk_audits_are_timed(
         )
         assert row["peak_mb"] >= row["quarter_mb"] > 50
         assert (row["times_one_worker"] is None) == ("two workers" not in row["what"])
-    shown = (tmp_path / "bulk.md").read_text()
-    assert all(f"| {name} |" in shown for name in bench_bulk.CONTESTANTS)
+    page = (tmp_path / "bulk.md").read_text()
+    assert all(f"| {name} |" in page for name in bench_bulk.CONTESTANTS)
 
 
 def test_bulk_ratios_are_formed_within_rounds() -> None:
     def samples(*seconds: float) -> list[dict[str, float]]:
-        rest = {"quarter_mb": 1.0, "peak_mb": 2.0}
-        return [dict.fromkeys(("process", "cpu", "seconds", "steady"), s) | rest for s in seconds]
+        memory = {"quarter_mb": 1.0, "peak_mb": 2.0}
+        return [dict.fromkeys(("process", "cpu", "seconds", "steady"), s) | memory for s in seconds]
 
     # A machine that becomes twice as slow with each round.
     times = {name: (1.0, 2.0, 4.0) for name in bench_bulk.CONTESTANTS}
     times |= {"audit, cusum": (1.2, 2.4, 4.8), "audit, cusum, two workers": (0.6, 1.2, 2.4)}
-    found = {name: samples(*seconds) for name, seconds in times.items()}
-    rows = {row["what"]: row for row in bench_bulk.results(found, 100, 5000)}
+    samples_by_name = {name: samples(*seconds) for name, seconds in times.items()}
+    rows = {row["what"]: row for row in bench_bulk.results(samples_by_name, 100, 5000)}
     cusum: Any = rows["audit, cusum"]
     assert cusum["over_encode_batch"] == pytest.approx({"low": 1.2, "median": 1.2, "high": 1.2})
     assert cusum["times_one_worker"] is None
@@ -277,21 +273,21 @@ def test_bulk_ratios_are_formed_within_rounds() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_the_start_is_left_out_of_what_is_steady(workers: int) -> None:
+def test_steady_rate_excludes_the_start(workers: int) -> None:
     # 7 seconds until there are workers, half a second between them, 12 chunks of 10 for each, of 2 seconds.
     done = sorted(7 + 2 * (i + 1) + worker / 2 for worker in range(workers) for i in range(12))
     marks = [(10.0 * (i + 1), seconds, 100.0 + (i == 0)) for i, seconds in enumerate(done)]
-    found = bench_bulk.figures(workers, [*marks, (marks[-1][0], done[-1], 110.0)], 1.0)
-    assert found["steady"] == pytest.approx(24.0)
-    assert found["seconds"] == done[-1]
-    assert (found["quarter_mb"], found["peak_mb"]) == (100.0, 110.0)
+    figures = bench_bulk.figures(workers, [*marks, (marks[-1][0], done[-1], 110.0)], 1.0)
+    assert figures["steady"] == pytest.approx(24.0)
+    assert figures["seconds"] == done[-1]
+    assert (figures["quarter_mb"], figures["peak_mb"]) == (100.0, 110.0)
 
 
 def test_documents_of_bulk_audits_have_as_many_tokens() -> None:
     text = "The planner hands the plan to the critic. " * 400
-    found = bench_bulk.documents([text, "short"], 5)
-    assert len(found) == 5
-    counts = [len(tokenizer.Tokenizer("iet:demo").encode(text).token_ids) for text in found]
+    documents = bench_bulk.documents([text, "short"], 5)
+    assert len(documents) == 5
+    counts = [len(tokenizer.Tokenizer("iet:demo").encode(text).token_ids) for text in documents]
     assert all(abs(count - bench_bulk.TOKENS) <= 2 for count in counts)
     with pytest.raises(IetError, match="no text has 1000 tokens"):
         bench_bulk.documents(["short"], 5)
@@ -300,29 +296,29 @@ def test_documents_of_bulk_audits_have_as_many_tokens() -> None:
 def test_bulk_audits_that_differ_are_not_timed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    registry, some = texts.team(), ["The plan is to read it first. " * 20]
-    bench_bulk.validate(registry, some, tmp_path)
+    registry, documents = texts.team(), ["The plan is to read it first. " * 20]
+    bench_bulk.validate(registry, documents, tmp_path)
     audit = auditor.Auditor.audit
     monkeypatch.setattr(auditor.Auditor, "audit", lambda self, text: audit(self, text[:-9]))
     (tmp_path / "again").mkdir()
     with pytest.raises(IetError, match="cusum: the tables do not hold what audits one by one find"):
-        bench_bulk.validate(registry, some, tmp_path / "again")
+        bench_bulk.validate(registry, documents, tmp_path / "again")
 
 
 def test_a_folder_without_agent_logs_is_refused(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["bench_audit", "-o", "x.json", "--data", str(tmp_path)])
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_:
         bench_audit.main()
-    assert left.value.code == 2
+    assert exit_.value.code == 2
     assert f"{tmp_path} has no who_and_when" in capsys.readouterr().err
 
 
 def test_a_peer_that_is_not_installed_is_skipped_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(peers._NEEDS, "Waterfall", ("no_such_package_of_ours",))
-    for found, skipped in (peers.markers(515), peers.readers(515)):
-        assert not any(name.startswith("Waterfall") for name in found)
+    for installed, skipped in (peers.markers(515), peers.readers(515)):
+        assert not any(name.startswith("Waterfall") for name in installed)
         (why,) = (why for name, why in skipped.items() if name.startswith("Waterfall"))
         assert "no_such_package_of_ours not installed, see benchmarks/speed/peers.txt" in why
     named = {line.split("==")[0] for line in (ROOT / "benchmarks/speed/peers.txt").read_text().splitlines()}
@@ -361,15 +357,15 @@ def test_the_runner_writes_one_result_for_each_benchmark_on_every_backend(
 
 
 def test_a_suite_leaves_the_instruction_set_as_it_was() -> None:
-    slowest, before = timing.isas()[0], kernels.backends().isa
+    slowest, isa_before = timing.isas()[0], kernels.backends().isa
     timing.select_isa(slowest)
     try:
         sampler = timing.timed(lambda: None, lambda: timing.select_isa(timing.isas()[-1]))
         run(Suite("x", "ms", {"ours": Contestant(sampler, "ours")}, ("ours",), lambda: None, rounds=2))
         assert (kernels.backends().isa or "reference") == slowest
     finally:
-        if before is not None:
-            timing.select_isa(before)
+        if isa_before is not None:
+            timing.select_isa(isa_before)
 
 
 # ---------------------------------------------------------------- bench_likelihood

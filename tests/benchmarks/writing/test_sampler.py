@@ -80,7 +80,7 @@ def test_other_models_are_none_for_the_steps_of_a_llama(loaded: Loaded) -> None:
 def test_rows_of_many_lengths_are_what_they_are_alone(architecture: str, penalty: float) -> None:
     model, rng = small_model(architecture), np.random.default_rng(5)
     prompts = [rng.integers(3, 100, length).tolist() for length in (9, 4, 7, 5, 6, 8, 3, 9, 9, 2)]
-    most = torch.tensor([3, 30, 12, 1, 25, 7, 18, 30, 5, 9])
+    max_lengths = torch.tensor([3, 30, 12, 1, 25, 7, 18, 30, 5, 9])
     u = torch.rand(30, 2, 10, 1, generator=torch.Generator().manual_seed(0))
     marked: list[list[int]] = []
 
@@ -94,11 +94,11 @@ def test_rows_of_many_lengths_are_what_they_are_alone(architecture: str, penalty
             model,
             [prompts[i] for i in rows],
             lambda t: u[t][:, rows],
-            tokens=int(most[rows].max()),
+            tokens=int(max_lengths[rows].max()),
             temperature=0.8,
             top_p=0.9,
             repetition_penalty=penalty,
-            ends=sampler.Ends([50], most[rows] // 2, most[rows]),
+            ends=sampler.Ends([50], max_lengths[rows] // 2, max_lengths[rows]),
             marking=marking,
         )
 
@@ -108,7 +108,7 @@ def test_rows_of_many_lengths_are_what_they_are_alone(architecture: str, penalty
     for row in range(10):
         alone = written([row])
         (length,) = alone.lengths.tolist()
-        assert length == together.lengths[row] <= most[row]
+        assert length == together.lengths[row] <= max_lengths[row]
         assert torch.equal(together.ids[row, :length], alone.ids[0, :length])
         assert together.entropy[row] == pytest.approx(float(alone.entropy[0]), abs=1e-4)
         assert together.marked_entropy[row] == pytest.approx(float(alone.marked_entropy[0]), abs=1e-4)
@@ -118,7 +118,7 @@ def test_the_penalty_on_repetition_is_that_of_transformers() -> None:
     model, rng = small_model("llama"), np.random.default_rng(3)
     prompts = [rng.integers(3, 100, length).tolist() for length in (6, 2, 9)]
     seen: list[torch.Tensor] = []
-    found = sampler.sample(
+    sampled = sampler.sample(
         model,
         prompts,
         lambda t: torch.rand(2, 3, 1, generator=torch.Generator().manual_seed(t)),
@@ -129,7 +129,7 @@ def test_the_penalty_on_repetition_is_that_of_transformers() -> None:
     )
     process = transformers.RepetitionPenaltyLogitsProcessor(1.4)
     for row, prompt in enumerate(prompts):
-        ids = torch.tensor([prompt + found.ids[row].tolist()])
+        ids = torch.tensor([prompt + sampled.ids[row].tolist()])
         with torch.inference_mode():
             raw = model(ids).logits[0]
         for step, logits in zip((0, 8, 16), seen, strict=True):
@@ -148,8 +148,8 @@ def test_rows_that_share_a_prompt_take_the_same_steps(loaded: Loaded, architectu
     ids[:, :23] = ids[::copies, :23].repeat_interleave(copies, 0)
     with torch.inference_mode():
         expected = model(ids).logits[:, 22:-1]
-        found = torch.stack([logits.clone() for logits in shared.steps(model, ids, 23, copies)], dim=1)
-        assert torch.allclose(found, expected, atol=2e-4)
+        stepped = torch.stack([logits.clone() for logits in shared.steps(model, ids, 23, copies)], dim=1)
+        assert torch.allclose(stepped, expected, atol=2e-4)
         assert torch.equal(model(ids).logits[:, 22:-1], expected)  # it is left as it was
 
 
@@ -158,12 +158,12 @@ def test_nucleus_is_that_of_transformers(top_p: float) -> None:
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(12, 2000, generator=generator) * torch.linspace(0.1, 6, 12)[:, None]
     expected = transformers.TopPLogitsWarper(top_p)(None, logits.double())
-    found = nucleus(logits, top_p)
-    kept = found.isfinite()
-    assert (kept != expected.isfinite()).sum() <= 2  # sums of float32 end an id sooner or later
-    assert torch.equal(found[kept], logits[kept])
-    assert (kept.sum(1) > 64).any()  # beyond the first look
-    assert (kept.sum(1) > 512).any() or top_p < 0.9
+    result = nucleus(logits, top_p)
+    finite = result.isfinite()
+    assert (finite != expected.isfinite()).sum() <= 2  # sums of float32 end an id sooner or later
+    assert torch.equal(result[finite], logits[finite])
+    assert (finite.sum(1) > 64).any()  # beyond the first look
+    assert (finite.sum(1) > 512).any() or top_p < 0.9
     assert torch.equal(nucleus(logits, 1.0), logits)
 
 
@@ -195,7 +195,7 @@ def test_continuations_that_share_a_prompt_are_those_of_the_model(architecture: 
     prompts = np.random.default_rng(0).integers(3, 100, (3, 7))
     slots = np.full((3, 2), -1)
     keys = registry_of(1, 100).marking_keys()
-    found = continuations.sample(
+    sampled = continuations.sample(
         model, prompts, slots, keys, tokens=20, temperature=1e-4, barred=(0, 5), seed=0
     )
     ids = torch.from_numpy(prompts)
@@ -208,9 +208,9 @@ def test_continuations_that_share_a_prompt_are_those_of_the_model(architecture: 
         suppress_tokens=[0, 5],
         pad_token_id=0,
     )[:, 7:].numpy()
-    assert np.array_equal(found.ids.reshape(3, 2, 20), np.repeat(expected[:, None], 2, axis=1))
+    assert np.array_equal(sampled.ids.reshape(3, 2, 20), np.repeat(expected[:, None], 2, axis=1))
     assert len(np.unique(expected)) > 10
-    assert np.all(found.entropy < 0.1)
+    assert np.all(sampled.entropy < 0.1)
 
 
 def test_draws_follow_the_distribution() -> None:
@@ -222,9 +222,11 @@ def test_draws_follow_the_distribution() -> None:
     counts = np.bincount(drawn.numpy(), minlength=150)
     expected = torch.softmax(logits[0].double(), -1).numpy() * 100_000
     assert counts[[0, 63, 64, 149]].sum() == 0
-    kept = expected > 5
+    frequent = expected > 5
     assert (
-        stats.chisquare(counts[kept], expected[kept] * counts[kept].sum() / expected[kept].sum()).pvalue
+        stats.chisquare(
+            counts[frequent], expected[frequent] * counts[frequent].sum() / expected[frequent].sum()
+        ).pvalue
         > 1e-3
     )
 
@@ -234,13 +236,15 @@ def test_the_entropy_is_that_of_the_model_and_the_mark_lowers_it() -> None:
     prompts = np.random.default_rng(1).integers(3, 100, (40, 5))
     keys = registry_of(2, 100).marking_keys()
     slots = np.tile([0, 1], (40, 1))
-    found = continuations.sample(model, prompts, slots, keys, tokens=1, temperature=0.8, barred=(0,), seed=0)
+    sampled = continuations.sample(
+        model, prompts, slots, keys, tokens=1, temperature=0.8, barred=(0,), seed=0
+    )
     with torch.no_grad():
         logits = model(torch.from_numpy(prompts)).logits[:, -1].double() / 0.8
     logits[:, 0] = -torch.inf
     entropy = torch.special.entr(torch.softmax(logits, -1)).sum(-1).numpy()
-    assert found.entropy == pytest.approx(np.repeat(entropy, 2), abs=1e-4)
-    assert found.marked_entropy.mean() < found.entropy.mean()
+    assert sampled.entropy == pytest.approx(np.repeat(entropy, 2), abs=1e-4)
+    assert sampled.marked_entropy.mean() < sampled.entropy.mean()
 
 
 @pytest.mark.parametrize("family", list(texts.SCHEMES))
@@ -250,14 +254,14 @@ def test_each_continuation_carries_the_mark_of_its_key(family: str) -> None:
     prompts = np.random.default_rng(2).integers(3, 100, (4, 8))
     slots = np.array([[0, 1], [2, -1], [1, 0], [-1, 2]])
     options = {"tokens": 150, "temperature": 3.0, "barred": (0,)}
-    found = continuations.sample(model, prompts, slots, registry.marking_keys(), seed=1, **options)
-    for row, slot in zip(found.ids, slots.reshape(-1), strict=True):
+    sampled = continuations.sample(model, prompts, slots, registry.marking_keys(), seed=1, **options)
+    for row, slot in zip(sampled.ids, slots.reshape(-1), strict=True):
         scores = iet.score_tokens(row, registry)[registry.get_profile(None).scheme.n_gram - 1 :].mean(axis=0)
         unmarked_score = registry.get_profile(None).family.mean(0)
         best = int(np.argmax(scores))
         assert (best == slot) if slot >= 0 else (abs(scores - unmarked_score) < 0.35).all()
-    again = continuations.sample(model, prompts, slots, registry.marking_keys(), seed=1, **options)
-    assert np.array_equal(found.ids, again.ids)
+    repeated = continuations.sample(model, prompts, slots, registry.marking_keys(), seed=1, **options)
+    assert np.array_equal(sampled.ids, repeated.ids)
 
 
 def test_gumbel_draws_by_the_key_alone_where_contexts_come_back_too() -> None:
