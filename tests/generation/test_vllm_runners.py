@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import iet
 from iet.errors import InputError
@@ -21,6 +20,7 @@ from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.native import rows as rows_on_device
 from tests.support import cuda_on_host
+from tests.support.cuda_cases import QueuedOps
 from tests.support.vllm_engine import (
     AGENTS,
     CPU,
@@ -302,24 +302,14 @@ def test_v2_step_launches_two_kernels(host: Any, monkeypatch: pytest.MonkeyPatch
         for drafts in ([], [7, 8]):
             logits, context = torch.zeros(1 + len(drafts), WIDTH), slots.context([(request, drafts)])
             num_drafts = cuda_on_host.launches(module)
-            with Queued() as queued:
+            with QueuedOps() as queued:
                 processor.apply(logits, context)
-            assert queued.work == 0
+            assert queued.count == 0
             assert cuda_on_host.launches(module) == num_drafts + 2
             assert [bool(row.any()) for row in logits] == [False, True, True][: len(logits)]
             with pytest.raises(InputError, match=r"placeholder.*#52461.*row"):
                 processor.apply_staged_writes()
             processor.apply_staged_writes()  # reported once
-
-
-class Queued(TorchDispatchMode):
-    """Counts what torch queues on a device."""
-
-    work = 0
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.work += not op.is_view
-        return op(*args, **(kwargs or {}))
 
 
 def test_v2_warm_up_under_a_required_agent(host: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,17 +40,17 @@ def device() -> str:
 
 @pytest.mark.parametrize("family", ["fourier", "gumbel"])
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
-def test_embed_is_the_reference(device: str, vocab_size: int, family: str) -> None:
+def test_embed_equals_the_reference(device: str, vocab_size: int, family: str) -> None:
     check_embed(iet.embed_, vocab_size, family, LAYOUTS, device)
     kernels.raise_if_refused(device)
 
 
-def test_many_rows_take_several_chunks_to_a_block(device: str) -> None:
+def test_many_rows_equal_the_reference(device: str) -> None:
     rng = np.random.default_rng(13)
     check_many_rows(iet.embed_, rng, ((4096 * 3 + 100, 600), (70000, 300), (128256, 256)), device)
 
 
-def test_every_half_rounds_once_to_nearest_even(device: str) -> None:
+def test_half_types_round_once_to_nearest_even(device: str) -> None:
     keys = key_table(256, agents=1)
     contexts, slots = torch.arange(256)[:, None], torch.zeros(256, dtype=torch.int32)
     shifts = torch.zeros(256, 256, device=device)
@@ -80,7 +80,7 @@ def test_thousands_of_unmarked_ids_and_rows_by_index(device: str) -> None:
         assert torch.equal(bits(logits.cpu()), bits(want))
 
 
-def test_a_graph_replays_with_new_contents(device: str) -> None:
+def test_graph_replays_with_new_contents(device: str) -> None:
     keys = key_table(32003, agents=4)
     rng = np.random.default_rng(1)
     logits = torch.zeros(5, 32003, device=device)
@@ -112,7 +112,7 @@ def test_a_graph_replays_with_new_contents(device: str) -> None:
         kernels.raise_if_refused(device)
 
 
-def test_it_runs_on_the_current_stream(device: str) -> None:
+def test_runs_on_the_current_stream(device: str) -> None:
     keys = key_table(128256)
     values = torch.zeros(8, 128256)
     contexts, slots = torch.arange(8)[:, None], torch.zeros(8, dtype=torch.int64)
@@ -132,7 +132,7 @@ def test_it_runs_on_the_current_stream(device: str) -> None:
     assert torch.equal(on_stream.cpu(), want)
 
 
-def test_nothing_is_allocated(device: str) -> None:
+def test_allocates_nothing(device: str) -> None:
     keys = key_table(32000)
     logits = torch.zeros(16, 32000, device=device)
     contexts, slots = (
@@ -164,7 +164,7 @@ def test_rejected_rows_raise_at_a_synchronisation(device: str) -> None:
         iet.embed_(logits, [[1], [2]], [0, 1], keys)
 
 
-def test_scores_are_the_reference(device: str) -> None:
+def test_scores_equal_the_reference(device: str) -> None:
     rng = np.random.default_rng(3)
     for vocab_size, agents, n_gram in ((1, 1, 2), (257, 3, 3), (32003, 300, 2), (128256, 6, 5)):
         for family in ("fourier", "gumbel"):
@@ -185,7 +185,7 @@ def test_scores_are_the_reference(device: str) -> None:
                 assert torch.equal(scores.cpu(), torch.tensor(sums))
 
 
-def test_generate_marks_on_the_device_as_on_the_host(device: str) -> None:
+def test_generate_on_the_device_equals_the_host(device: str) -> None:
     pytest.importorskip("transformers")
     registry = team(("planner", "critic"), vocab_size=300)
     processor = iet.LogitsProcessor(registry, ["planner", None, "critic"], temperature=0.7)

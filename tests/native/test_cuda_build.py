@@ -49,7 +49,7 @@ def test_no_kernel_spills(source: str, architecture: str, kernels: Compiled, tmp
 
 
 @needs_nvcc
-def test_the_ptx_of_sm_90_is_that_of_sm_80(kernels: Compiled, tmp_path: pathlib.Path) -> None:
+def test_ptx_of_sm_90_equals_sm_80(kernels: Compiled, tmp_path: pathlib.Path) -> None:
     # nvcc 13.0 makes the same of embed.cu too, which takes six times as long to compile.
     flags = ["-std=c++17", "-gencode=arch=compute_90,code=compute_90", "-ptx", "-o", str(tmp_path / "ptx")]
     subprocess.run([NVCC, *flags, str(CSRC / "score.cu")], check=True)
@@ -85,7 +85,7 @@ def called(code: str, folder: pathlib.Path, *defined: str, **environment: str) -
 
 @posix
 @needs_cmake
-def test_nvcc_is_found_on_the_path_and_off_it(tmp_path: pathlib.Path) -> None:
+def test_search_for_nvcc(tmp_path: pathlib.Path) -> None:
     at = {name: a_program(tmp_path / name / "bin/nvcc", "") for name in ("named", "other", "path")}
     packages = tmp_path / "packages"
     _, newer = (a_program(packages / f"nvidia/cu{number}/bin/nvcc", "") for number in (9, 13))
@@ -116,9 +116,7 @@ def test_nvcc_is_found_on_the_path_and_off_it(tmp_path: pathlib.Path) -> None:
         ("100 120 130", "100-real;120"),  # one that will know no older ones
     ],
 )
-def test_every_architecture_that_nvcc_knows(
-    listed: str, expected: str | None, tmp_path: pathlib.Path
-) -> None:
+def test_architectures_that_nvcc_lists(listed: str, expected: str | None, tmp_path: pathlib.Path) -> None:
     lines = "\\n".join(f"compute_{number}" for number in listed.split())
     nvcc = a_program(tmp_path / "nvcc", f"[ \"$*\" = --list-gpu-arch ] && printf '{lines}\\n'")
     architectures = called(f'iet_known_architectures(result "{nvcc}" "75;80;86;89;90;100;120")', tmp_path)
@@ -127,7 +125,7 @@ def test_every_architecture_that_nvcc_knows(
 
 @posix
 @needs_cmake
-def test_an_nvcc_without_a_list_counts_as_the_oldest_supported(tmp_path: pathlib.Path) -> None:
+def test_nvcc_without_a_list_is_the_oldest_supported(tmp_path: pathlib.Path) -> None:
     nvcc = a_program(tmp_path / "nvcc", "echo nvcc fatal: unknown option >&2; exit 1")
     assert called(f'iet_known_architectures(result "{nvcc}" "75;80;86")', tmp_path) == "75-real;80"
 
@@ -169,7 +167,7 @@ def nvcc_of(build: pathlib.Path, prologue: str = "") -> pathlib.Path:
 @posix
 @needs_cmake
 @needs_nvcc
-def test_an_older_nvcc_compiles_only_known_architectures(build: pathlib.Path) -> None:
+def test_older_nvcc_compiles_known_architectures_only(build: pathlib.Path) -> None:
     older = """case "$*" in
 --list-gpu-arch) printf 'compute_75\\ncompute_80\\ncompute_86\\n'; exit;;
 *compute_89*|*compute_9*|*compute_1*) echo 'nvcc fatal: Unsupported gpu architecture' >&2; exit 1;;
@@ -183,7 +181,7 @@ esac"""
 @posix
 @needs_cmake
 @needs_nvcc
-def test_the_architectures_of_the_command_line_are_those_of_the_module(build: pathlib.Path) -> None:
+def test_architectures_of_the_command_line(build: pathlib.Path) -> None:
     code, message, compiled = configured(
         build, "IET_CUDA=ON", "IET_CUDA_ARCHITECTURES=90-real", nvcc=nvcc_of(build)
     )
@@ -215,7 +213,7 @@ def test_local_builds_compile_for_this_machine(
 @posix
 @needs_cmake
 @needs_nvcc
-def test_an_nvcc_that_is_too_old_is_ignored_or_rejected(tmp_path: pathlib.Path) -> None:
+def test_too_old_nvcc_is_ignored_or_rejected(tmp_path: pathlib.Path) -> None:
     too_old = f"""if [ "$*" = --version ]; then "{NVCC}" --version | sed 's/release [0-9.]*/release 10.2/'
 else exec "{NVCC}" "$@"
 fi"""

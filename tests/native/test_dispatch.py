@@ -50,7 +50,7 @@ def test_only_the_decoder_cusum_imports_numba(decoder: str, tmp_path: pathlib.Pa
     assert done.stdout.split() == [str(decoder == "cusum")], done.stderr
 
 
-def test_without_the_compiled_module_an_audit_says_what_it_needs() -> None:
+def test_audit_without_the_compiled_module_names_it() -> None:
     done = python(AUDIT.replace("DECODER", '"posterior"'), IET_BACKEND="reference")
     assert done.returncode == 1
     assert (
@@ -66,7 +66,7 @@ def test_every_public_name_can_be_imported() -> None:
         _ = iet.nonsense
 
 
-def test_without_the_native_module_the_reference_serves_with_one_warning() -> None:
+def test_missing_native_module_falls_back_with_one_warning() -> None:
     code = """
 import sys, warnings
 sys.modules["iet.native._cpu"] = None
@@ -95,7 +95,7 @@ def test_no_silent_fallback() -> None:
     assert "reference" in python("import iet; print(iet.backends())", IET_BACKEND="reference").stdout
 
 
-def test_a_module_names_its_compiler_or_its_absence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_reports_compiler_or_absence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IET_BACKEND", "")
     built = types.SimpleNamespace(scheme_version=native.SCHEME_VERSION, build="nvcc 12.8 for 75-real 120")
     monkeypatch.setitem(sys.modules, "iet.native._cuda", built)
@@ -106,7 +106,7 @@ def test_a_module_names_its_compiler_or_its_absence(monkeypatch: pytest.MonkeyPa
 
 
 @compiled
-def test_every_instruction_set_has_loops_of_its_own() -> None:
+def test_instruction_sets_have_their_own_loops() -> None:
     slots = [native.cpu.slots(isa) for isa in ISAS]
     addresses = [address for isa in slots for address in isa]
     assert all(addresses)
@@ -125,7 +125,7 @@ def test_unknown_family_codes_are_rejected() -> None:
 
 
 @compiled
-def test_the_best_instruction_set_of_the_processor_is_in_use() -> None:
+def test_best_instruction_set_is_in_use() -> None:
     if sys.platform != "linux" or "IET_CPU" in os.environ:
         pytest.skip("reads /proc/cpuinfo")
     flags = set(pathlib.Path("/proc/cpuinfo").read_text().split("flags", 1)[-1].split("\n", 1)[0].split())
@@ -179,7 +179,7 @@ def test_first_calls_from_several_threads_at_once() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_child_starts_threads_of_its_own() -> None:
+def test_forked_child_starts_its_own_threads() -> None:
     script = """
 import os, signal, numpy as np, iet
 registry = iet.Registry.create(None, vocab_size=32003)
@@ -196,7 +196,7 @@ assert np.array_equal(iet.score_tokens(ids, registry, num_threads=3), expected)
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_threads_are_checked() -> None:
+def test_rejects_invalid_thread_numbers() -> None:
     keys = key_table(100)
     for bad in (0, -1, 1.5, True, "2"):
         with pytest.raises(InputError, match="num_threads"):
@@ -204,7 +204,7 @@ def test_threads_are_checked() -> None:
 
 
 @compiled
-def test_the_environment_sets_the_threads() -> None:
+def test_environment_sets_the_number_of_threads() -> None:
     script = "import iet.native.load as n; n.check_environment(); print(n.cpu.num_threads())"
     for value, output in (("3", "3"), ("", None), ("0", ""), ("many", ""), ("-1", ""), ("4294967296", "")):
         run = python(script, IET_NUM_THREADS=value)
@@ -221,6 +221,6 @@ def test_the_environment_sets_the_threads() -> None:
 
 @compiled
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
-def test_a_pinned_process_uses_only_its_cores() -> None:
+def test_pinned_process_uses_only_its_cores() -> None:
     script = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); import iet.native.load as n"
     assert python(script + "; print(n.cpu.num_threads())", IET_NUM_THREADS="").stdout.strip() == "1"

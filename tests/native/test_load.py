@@ -49,7 +49,7 @@ int cuGetProcAddress(const char* symbol, void** found, int version, unsigned lon
 """
 
 
-def test_devices_are_queried_in_another_process(tmp_path: pathlib.Path) -> None:
+def test_devices_are_counted_in_a_child_process(tmp_path: pathlib.Path) -> None:
     # A driver without devices that writes down who calls it.
     module, why = load.load("_cuda")
     compiler = shutil.which("gcc") or shutil.which("cc")
@@ -74,7 +74,7 @@ def test_devices_are_queried_in_another_process(tmp_path: pathlib.Path) -> None:
     assert initialised != [process]
 
 
-def test_without_a_driver_no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_no_child_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise OSError(name)
 

@@ -352,7 +352,7 @@ DRAWN: dict[str, Callable[[Draw, int], tuple[Any, ...]]] = {
 READING = ("longest_repeat",)  # they write nothing
 
 
-def test_every_loop_has_a_twin_and_is_drawn() -> None:
+def test_every_loop_has_a_twin_and_test_data() -> None:
     assert set(oracle.LOOPS) == set(DRAWN) == {name for name in dir(load.cpu.loops) if name[0] != "_"}
 
 
@@ -363,7 +363,7 @@ def _calls(name: str) -> Iterator[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("name", sorted(DRAWN))
-def test_loop_and_twin_agree_to_the_bit(name: str) -> None:
+def test_loops_equal_their_twins(name: str) -> None:
     twin, native = oracle.LOOPS[name], getattr(load.cpu.loops, name)
     changed = 0
     for arguments in _calls(name):
@@ -377,7 +377,7 @@ def test_loop_and_twin_agree_to_the_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["likelihoods", "posteriors", "two_states"])
-def test_no_instruction_set_changes_a_bit(name: str) -> None:
+def test_instruction_sets_agree(name: str) -> None:
     results, native = list[Any](), getattr(load.cpu.loops, name)
     for _ in each_isa():
         calls = [copy.deepcopy(call) for call in _calls(name)]
@@ -391,7 +391,7 @@ def test_no_instruction_set_changes_a_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(DRAWN))
-def test_arrays_of_other_kinds_are_refused(name: str) -> None:
+def test_rejects_other_arrays(name: str) -> None:
     arguments, native = next(_calls(name)), getattr(load.cpu.loops, name)
     for i, value in enumerate(arguments):
         if isinstance(value, np.ndarray):

@@ -29,7 +29,7 @@ SLOT = "shl.b32 %r1, %t, 2; mov.u32 %r2, tile; add.s32 %r1, %r1, %r2;"  # of a t
 # ---------------------------------------------------------------- what works
 
 
-def test_threads_know_their_indices() -> None:
+def test_thread_indices() -> None:
     body = """mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mad.lo.u32 %r0, %r1, %r2, %t;
     mul.wide.u32 %at, %r0, 4; add.s64 %at, %out, %at; mov.u32 %r3, %laneid; shl.b32 %r3, %r3, 16;
     or.b32 %r0, %r0, %r3; st.global.u32 [%at], %r0;"""
@@ -68,13 +68,13 @@ def test_variables_of_the_module_are_initialised() -> None:
     assert run(body, 4, module=module).tolist() == [9, 10, 11, 2]
 
 
-def test_local_memory_is_of_one_thread() -> None:
+def test_local_memory_is_private_to_a_thread() -> None:
     body = f"""mov.u64 %d0, depot; cvta.local.u64 %d1, %d0; st.local.u32 [%d0+4], %t; ld.u32 %r0, [%d1+4];
     {PUT}"""
     assert run(body, 40, declared=".local .align 8 .b8 depot[8];").tolist() == list(range(40))
 
 
-def test_loops_run_for_each_threads_count() -> None:
+def test_loops_with_divergent_trip_counts() -> None:
     body = f"""mov.u32 %r0, 0; mov.u32 %r1, 0;
     $again: setp.ge.u32 %p1, %r1, %t; @%p1 bra $done; add.u32 %r0, %r0, %r1; add.u32 %r1, %r1, 1;
     bra.uni $again;
@@ -82,7 +82,7 @@ def test_loops_run_for_each_threads_count() -> None:
     assert run(body, 70).tolist() == [t * (t - 1) // 2 for t in range(70)]
 
 
-def test_a_table_of_branches() -> None:
+def test_branch_tables() -> None:
     body = f"""and.b32 %r1, %t, 1; mov.u32 %r0, 0;
     $table: .branchtargets $even, $odd;
     brx.idx %r1, $table;
@@ -165,7 +165,7 @@ def test_a_warp_waits_for_late_threads() -> None:
     assert run(body, 32).tolist() == [sum(range(32)) + 16 + 16 * 200] * 32
 
 
-def test_copies_arrive_when_they_are_waited_for() -> None:
+def test_asynchronous_copies_need_a_wait() -> None:
     start = f"""{SLOT} mul.wide.u32 %d1, %t, 4; add.s64 %d1, %in, %d1;
     cp.async.ca.shared.global [%r1], [%d1], 4; cp.async.commit_group; {{0}}
     xor.b32 %r3, %t, 63; shl.b32 %r3, %r3, 2; add.s32 %r3, %r3, %r2; ld.shared.u32 %r0, [%r3]; {PUT}"""
@@ -249,7 +249,7 @@ def test_faults_are_detected(body: str, error: type[Fault], words: str) -> None:
     assert re.match(r"kernel, line \d+: ", str(raised.value))
 
 
-def test_writing_the_same_value_twice_is_no_race() -> None:
+def test_equal_writes_are_no_race() -> None:
     body = f"mov.u32 %r1, 3; st.shared.u32 [tile], %r1; bar.sync 0; ld.shared.u32 %r0, [tile]; {PUT}"
     assert run(body, 64, declared=SHARED).tolist() == [3] * 64
 
@@ -276,7 +276,7 @@ def test_writing_the_same_value_twice_is_no_race() -> None:
         "cvt.f32.s32 %f0, %t;",
     ],
 )
-def test_unknown_instructions_are_rejected_before_the_launch(instruction: str) -> None:
+def test_rejects_unknown_instructions(instruction: str) -> None:
     written = np.zeros(1, np.uint32)
     with pytest.raises(UnknownInstruction, match="kernel"):
         run(f"st.global.u32 [%out], 1; {instruction}", outputs=written)
@@ -292,12 +292,12 @@ def test_unknown_instructions_are_rejected_before_the_launch(instruction: str) -
         ({"shared_bytes": 1 << 18}, "bytes of shared"),
     ],
 )
-def test_launches_that_a_device_refuses(options: Any, words: str) -> None:
+def test_rejects_invalid_launches(options: Any, words: str) -> None:
     with pytest.raises(Fault, match=words):
         run("", outputs=np.zeros(1), **options)
 
 
-def test_dynamic_shared_memory_ends_where_the_launch_says() -> None:
+def test_size_of_dynamic_shared_memory() -> None:
     module = ".extern .shared .align 16 .b8 dynamic[];"
     body = (
         f"st.shared.u32 [tile], 1; st.shared.u32 [dynamic+60], 8; ld.shared.u32 %r0, [dynamic+{{0}}]; {PUT}"

@@ -79,7 +79,7 @@ def test_bfloat16_rounds_to_nearest_even_and_keeps_nan() -> None:
     assert back.tolist() == [1.0, 1.0, 1.015625, np.inf, -np.inf]
 
 
-def test_a_mark_shifts_the_mean_score_as_theory_says() -> None:
+def test_mean_score_under_a_mark_equals_theory() -> None:
     # Every token equally likely: the mean of x under softmax(κ·φ) is I1(κ)/I0(κ).
     vocab_size, kappa = 1024, 0.8
     key = np.arange(16, dtype=np.uint8)[None]

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from iet.errors import InputError, ShapeError
 from iet.marks.keys import KeyTable
 from iet.native import cuda, reference, rows
 from iet.native.rows import LEFT_ALONE, SequenceRows
-from tests.support.cuda_cases import bits, expected, random_logits
+from tests.support.cuda_cases import QueuedOps, bits, expected, random_logits
 from tests.support.cuda_on_host import launches
 from tests.support.keys import key_table
 
@@ -94,9 +93,7 @@ class Table:
 @pytest.mark.parametrize(
     ("family", "n_gram"), [("fourier", 2), ("fourier", 4), ("gumbel", 3), ("fourier", 16)]
 )
-def test_rows_are_marked_as_embed_marks_their_contexts(
-    launched: Any, family: str, n_gram: int, drafts: bool
-) -> None:
+def test_rows_equal_embed(launched: Any, family: str, n_gram: int, drafts: bool) -> None:
     rng = np.random.default_rng(n_gram)
     keys = key_table(V, agents=4, n_gram=n_gram, family=family, unmarked_ids=(0, 1))
     read = SequenceRows(keys.marking, CPU, rows=2)
@@ -141,18 +138,18 @@ def test_repeated_contexts_are_counted(n_gram: int) -> None:
         chosen, contexts = table.contexts(words)
         for row, context in zip(chosen, contexts, strict=True):
             history = table.history[row]
-            stood = sum(history[at : at + words] == context for at in range(len(history) - words))
-            assert read.counts[row] == stood
+            occurrences = sum(history[at : at + words] == context for at in range(len(history) - words))
+            assert read.counts[row] == occurrences
             seed, phase_step = read.records[row, :2].numpy().view(np.uint64)[0], int(read.records[row, 2])
             assert phase_step == 0
             subkey = keys.marking.subkeys[table.slots[table.rows[row]]]
-            assert seed == reference.context_seed(subkey, np.array(context), stood)
-            counted.append(stood)
+            assert seed == reference.context_seed(subkey, np.array(context), occurrences)
+            counted.append(occurrences)
     assert max(counted) > 3
     assert 20 < counted.count(0) < len(counted) - 20
 
 
-def test_a_long_sequence_is_searched_by_all_threads() -> None:
+def test_counts_in_a_long_sequence() -> None:
     keys = key_table(V, n_gram=2, family="gumbel")
     read, tokens = SequenceRows(keys.marking, CPU), torch.full((2, 1000), 7, dtype=torch.int32)
     tokens[1] = torch.arange(1000) % 250 + 3
@@ -161,7 +158,7 @@ def test_a_long_sequence_is_searched_by_all_threads() -> None:
     assert read.counts[:2].tolist() == [999, 3]
 
 
-def test_what_cannot_be_read_is_refused() -> None:
+def test_rejects_invalid_rows() -> None:
     keys = key_table(V, n_gram=3)
     read = SequenceRows(keys.marking, CPU)
     tokens = torch.tensor([[4, 5, 6, 7], [4, -1, 6, 7]], dtype=torch.int32)
@@ -199,7 +196,7 @@ def test_what_cannot_be_read_is_refused() -> None:
         read.embed_(torch.zeros(3, V))
 
 
-def test_outgrown_memory_and_memory_of_graphs_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_in_use_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = key_table(V)
     read = SequenceRows(keys.marking, CPU, rows=4)
     first = read.records
@@ -215,24 +212,14 @@ def test_outgrown_memory_and_memory_of_graphs_is_kept(monkeypatch: pytest.Monkey
     assert read.records in cuda._in_graphs
 
 
-class Queued(TorchDispatchMode):
-    """Counts what torch queues on a device."""
-
-    work = 0
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.work += not op.is_view
-        return op(*args, **(kwargs or {}))
-
-
-def test_a_step_is_two_kernels_and_nothing_of_torch(launched: Any) -> None:
+def test_step_launches_two_kernels_and_no_torch_op(launched: Any) -> None:
     rng = np.random.default_rng(3)
     keys = key_table(V, agents=4, n_gram=4)
     read, table = SequenceRows(keys.marking, CPU), Table(rng, keys, drafts=True, wide=False)
     logits = torch.zeros(len(table.rows), V)
     launched_before = launched()
-    with Queued() as queued:
+    with QueuedOps() as queued:
         table.read(read)
         read.embed_(logits)
-    assert queued.work == 0
+    assert queued.count == 0
     assert launched() == launched_before + 2

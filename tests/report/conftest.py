@@ -1,8 +1,9 @@
-"""Reports that several tests show: one of an audit, one of a long team, one of a hostile text."""
+"""Reports of several tests: of an audit, of many agents, of a hostile text; and rich or its absence."""
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -37,5 +38,18 @@ def many() -> Callable[[int], Report]:
 
 @pytest.fixture
 def hostile() -> Report:
-    """Whose text and first agent are full of markup."""
+    """A report whose text and first agent's name are full of markup."""
     return report_of(text=NASTY + "x" * 40, agents=(NASTY[:60], "critic"))
+
+
+@pytest.fixture(params=[True, False], ids=["rich", "without rich"])
+def rich(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether rich is installed: run the test with it and without it."""
+    installed: bool = request.param
+    if installed:
+        pytest.importorskip("rich")
+    else:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, "rich", None)
+    return installed

@@ -1,4 +1,4 @@
-"""The page in a real browser: what it draws, what the keyboard reaches, at every width, and on paper."""
+"""The page in a real browser: drawing, keyboard, widths, contrast and print."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(browser: Any, report: Report, tmp_path: pathlib.Path) -> Iterator[Any]:
-    """The page, in a browser; at the end nothing was logged, and nothing but the file was asked for."""
+    """The page in a browser; checks at the end that nothing was logged and no other file was requested."""
     path = tmp_path / "report.html"
     report.to_html(path)
     tab = tab_of(browser, viewport={"width": 1200, "height": 800})
@@ -41,7 +41,7 @@ def opened(browser: Any, report: Report, tmp_path: pathlib.Path) -> Iterator[Any
     tab.close()
 
 
-def test_it_is_drawn_and_linked(opened: Any, report: Report) -> None:
+def test_page_links_text_table_and_curves(opened: Any, report: Report) -> None:
     assert opened.locator("#text .segment").count() == len(report.segments)
     assert opened.locator("h1").inner_text() == verdict(report)
     assert opened.locator("#segments tbody tr").count() == len(report.segments)
@@ -64,7 +64,7 @@ def test_it_is_drawn_and_linked(opened: Any, report: Report) -> None:
     assert edges[0] == edges[1]
 
 
-def test_the_keyboard_walks_through_the_segments(opened: Any) -> None:
+def test_arrow_keys_move_between_segments(opened: Any) -> None:
     opened.locator("#text .segment").first.focus()
     opened.keyboard.press("ArrowRight")
     assert opened.locator("#card h3").inner_text().startswith("2. ")
@@ -77,23 +77,21 @@ def test_the_keyboard_walks_through_the_segments(opened: Any) -> None:
     assert opened.locator("#text .segment[tabindex='0']").count() == 1
 
 
-def test_the_keyboard_goes_from_the_table_to_the_text(opened: Any) -> None:
+def test_enter_in_the_table_focuses_the_segment(opened: Any) -> None:
     opened.locator("#segments tbody a").nth(2).focus()
     opened.keyboard.press("Enter")
     assert opened.evaluate("document.activeElement.id") == "s3"
     assert opened.locator("#card h3").inner_text().startswith("3. ")
 
 
-def test_a_screen_reader_has_the_text_and_who_wrote_it(opened: Any, report: Report) -> None:
+def test_screen_reader_gets_text_and_agents(opened: Any, report: Report) -> None:
     tree = opened.locator("#text").aria_snapshot()
     for number, segment in enumerate(report.segments, 1):
         assert f'group "segment {number}, {segment.agent or "unattributed"}"' in tree
     assert " ".join(TEXT.split()[10:20]) in tree
 
 
-def test_without_the_script_there_are_text_words_and_tables(
-    browser: Any, report: Report, tmp_path: pathlib.Path
-) -> None:
+def test_page_is_complete_without_its_script(browser: Any, report: Report, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "report.html"
     report.to_html(path)
     tab = browser.new_context(java_script_enabled=False).new_page()
@@ -106,7 +104,7 @@ def test_without_the_script_there_are_text_words_and_tables(
     tab.context.close()
 
 
-def test_filters_show_one_agent(opened: Any, report: Report) -> None:
+def test_filter_shows_one_agent(opened: Any, report: Report) -> None:
     opened.locator("#filters button", has_text="critic").click()
     visible = opened.locator("#segments tbody tr:visible")
     assert visible.count() == sum(segment.agent == "critic" for segment in report.segments)
@@ -120,7 +118,7 @@ def test_filters_show_one_agent(opened: Any, report: Report) -> None:
 
 @pytest.mark.parametrize("width", [360, 800, 1600])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_sticks_out_at_any_width(opened: Any, width: int, scheme: str) -> None:
+def test_page_fits_any_width(opened: Any, width: int, scheme: str) -> None:
     opened.set_viewport_size({"width": width, "height": 900})
     opened.emulate_media(color_scheme=scheme)
     assert opened.evaluate("document.documentElement.scrollWidth") <= width
@@ -141,22 +139,22 @@ CUT = """() => {
   const off = boxes.filter((e) => e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0);
   return [...off, ...beyond].map(name);
 }"""
-"""What of a page is cut off or runs out of its box."""
+"""JavaScript that returns the elements that are cut off or exceed their box."""
 
 
 @pytest.mark.parametrize("width", [390, 500, 1280])
-def test_no_label_is_cut_and_no_table_runs_off(opened: Any, width: int) -> None:
+def test_no_label_or_table_is_cut_off(opened: Any, width: int) -> None:
     opened.set_viewport_size({"width": width, "height": 844})
-    for shown in (False, True):
+    for is_open in (False, True):
         opened.evaluate(
-            "open => document.querySelectorAll('details').forEach(e => { e.open = open; })", shown
+            "open => document.querySelectorAll('details').forEach(e => { e.open = open; })", is_open
         )
         opened.wait_for_function("() => new Promise(done => requestAnimationFrame(() => done(true)))")
         assert opened.evaluate(CUT) == []
         assert opened.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_terms_of_the_method_stand_behind_disclosures(opened: Any, report: Report) -> None:
+def test_technical_terms_are_in_disclosures(opened: Any, report: Report) -> None:
     def visible() -> str:
         words: str = opened.locator("body").inner_text()
         return words.replace(opened.locator("#text").inner_text(), "")
@@ -182,7 +180,7 @@ def test_terms_of_the_method_stand_behind_disclosures(opened: Any, report: Repor
 
 
 @pytest.mark.parametrize("width", [360, 1600])
-def test_a_team_of_64_does_not_stick_out_either(
+def test_page_of_64_agents_fits_any_width(
     browser: Any, width: int, many: Callable[[int], Report], tmp_path: pathlib.Path
 ) -> None:
     path = tmp_path / "many.html"
@@ -198,7 +196,7 @@ def test_a_team_of_64_does_not_stick_out_either(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_is_read_on_every_colour_and_lines_are_seen(
+def test_colours_have_enough_contrast(
     browser: Any, scheme: str, many: Callable[[int], Report], tmp_path: pathlib.Path
 ) -> None:
     path = tmp_path / "many.html"
@@ -226,7 +224,7 @@ def test_text_is_read_on_every_colour_and_lines_are_seen(
     tab.close()
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(first: str, second: str) -> float:
     """The contrast ratio of two colours as WCAG 2 defines it."""
 
     def luminance(colour: str) -> float:
@@ -234,21 +232,23 @@ def contrast(one: str, other: str) -> float:
         linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    low, high = sorted((luminance(one), luminance(other)))
+    low, high = sorted((luminance(first), luminance(second)))
     return (high + 0.05) / (low + 0.05)
 
 
-def test_it_prints_the_whole_text_and_the_names(opened: Any) -> None:
+def test_print_shows_the_whole_text_and_names(opened: Any) -> None:
     opened.emulate_media(media="print")
     assert not opened.locator("#filters").is_visible()
     assert opened.locator("#why article").count() == opened.locator("#why article:visible").count() > 1
     assert opened.locator("#text").evaluate("e => e.scrollHeight <= e.clientHeight + 1")
     assert opened.locator(".segment .name").first.is_visible()
-    assert opened.locator("#assumed td", has_text="registry digest").is_visible()  # although it is closed
+    assert opened.locator(
+        "#assumed td", has_text="registry digest"
+    ).is_visible()  # its disclosure is closed on the screen
     assert opened.pdf(format="A4").startswith(b"%PDF")
 
 
-def test_hostile_text_does_nothing(browser: Any, hostile: Report, tmp_path: pathlib.Path) -> None:
+def test_hostile_text_runs_no_script(browser: Any, hostile: Report, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "hostile.html"
     hostile.to_html(path)
     tab = tab_of(browser)
@@ -264,7 +264,7 @@ def test_hostile_text_does_nothing(browser: Any, hostile: Report, tmp_path: path
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_tables_of_documents_and_claims_fit_and_name_every_cell(
+def test_tables_of_documents_and_claims_fit_and_label_cells(
     browser: Any, width: int, tmp_path: pathlib.Path
 ) -> None:
     rows = [Row("a-long-name-of-a-file" * 5 + ".txt", ["planner", "critic"], 0.5, -30.0, 1234, "1.html")]

@@ -44,14 +44,14 @@ KINDS = ("ed25519", "SECP256R1", "SECP384R1", "SECP521R1", "rsa")
 # With securesystemslib alone
 
 
-def test_what_is_signed_is_the_example_of_dsse() -> None:
+def test_pae_equals_the_example_of_dsse() -> None:
     content, kind = b"hello world", "http://example.com/HelloWorld"
     assert pae(content, kind) == b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
     assert Envelope(content, kind, {}).pae() == pae(content, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_securesystemslib_verifies_ours(kind: str) -> None:
+def test_securesystemslib_verifies_our_signatures(kind: str) -> None:
     key = key_of(kind)
     envelope = Envelope.from_dict(json.loads(sign.sign(report_of(), [key, B])))
     assert envelope.payload_type == KIND
@@ -60,7 +60,7 @@ def test_securesystemslib_verifies_ours(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_we_verify_what_securesystemslib_signed(kind: str) -> None:
+def test_verifies_signatures_of_securesystemslib(kind: str) -> None:
     envelope = Envelope(PAYLOAD, KIND, {})
     signer = CryptoSigner(key_of(kind))  # under a key id of its own
     envelope.sign(signer)
@@ -102,7 +102,7 @@ def urlsafe(content: dict[str, Any]) -> None:
         lambda content: content["signatures"].insert(0, entry(C, PAYLOAD)),
     ],
 )
-def test_what_dsse_allows_is_verified_and_is_not_strict(change: Any) -> None:
+def test_forms_that_dsse_allows_are_valid_but_not_strict(change: Any) -> None:
     envelope = changed(enveloped(PAYLOAD, A), change)
     verified = sign.verify(envelope, trusted(A))
     assert (verified.statement, verified.key_ids) == (STATEMENT, (name_of(A.public_key()),))
@@ -110,7 +110,7 @@ def test_what_dsse_allows_is_verified_and_is_not_strict(change: Any) -> None:
         sign.verify(envelope, trusted(A), strict=True)
 
 
-def test_a_thousand_changed_bytes_change_nothing_that_is_signed() -> None:
+def test_changed_bytes_never_change_the_statement() -> None:
     envelope, rng = enveloped(PAYLOAD, A), np.random.default_rng(1)
     refused = 0
     for _ in range(1000):
@@ -128,7 +128,7 @@ def test_a_thousand_changed_bytes_change_nothing_that_is_signed() -> None:
 # Several keys
 
 
-def test_every_key_that_is_given_must_have_signed_unless_a_threshold_says_otherwise() -> None:
+def test_all_given_keys_or_the_threshold_must_have_signed() -> None:
     envelope = sign.sign(report_of(), [B, A], time=NOON)
     assert envelope == enveloped(PAYLOAD, A, B)  # the order of the keys changes nothing
     for strict in (False, True):
@@ -143,7 +143,7 @@ def test_every_key_that_is_given_must_have_signed_unless_a_threshold_says_otherw
         sign.verify(envelope, trusted(B), strict=True)
 
 
-def test_a_second_auditor_adds_a_signature() -> None:
+def test_add_signatures() -> None:
     first = sign.sign(report_of(), A, time=NOON)
     assert sign.add_signatures(first, B) == sign.sign(report_of(), [A, B], time=NOON)
     assert sign.add_signatures(first, [C, B]) == enveloped(PAYLOAD, A, B, C)
@@ -161,7 +161,7 @@ def test_a_second_auditor_adds_a_signature() -> None:
         sign.add_signatures(enveloped(PAYLOAD, A, kind="other"), B)
 
 
-def test_nobody_is_kept_from_signing_by_a_name() -> None:
+def test_a_foreign_key_id_does_not_prevent_signing() -> None:
     foreign = {**entry(C, PAYLOAD), "keyid": name_of(B.public_key())}
     envelope = dumped(base64.b64encode(PAYLOAD).decode(), [entry(A, PAYLOAD), foreign])
     assert sign.add_signatures(envelope, B) == enveloped(PAYLOAD, A, B)
@@ -170,20 +170,22 @@ def test_nobody_is_kept_from_signing_by_a_name() -> None:
         sign.add_signatures(unnamed_one, A)
 
 
-def test_one_key_counts_once() -> None:
-    one = entry(A, PAYLOAD)
+def test_repeated_signatures_of_a_key_count_once() -> None:
+    signature = entry(A, PAYLOAD)
     payload = base64.b64encode(PAYLOAD).decode()
-    twice = dumped(payload, [one, {**one, "keyid": name_of(B.public_key())}, {"sig": one["sig"]}])
+    twice = dumped(
+        payload, [signature, {**signature, "keyid": name_of(B.public_key())}, {"sig": signature["sig"]}]
+    )
     with pytest.raises(VerificationError, match="signature: 1 of 2 given keys fit, expected 2"):
         sign.verify(twice, trusted(A, B))
     with pytest.raises(InputError, match="threshold: got 2, expected an int from 1 to 1"):
         sign.verify(twice, trusted(A, A), threshold=2)
     assert sign.verify(twice, trusted(A, A)).key_ids == (name_of(A.public_key()),)
     with pytest.raises(VerificationError, match=r"^envelope: its bytes are not as iet writes them"):
-        sign.verify(dumped(payload, [one, one]), trusted(A), strict=True)
+        sign.verify(dumped(payload, [signature, signature]), trusted(A), strict=True)
 
 
-def test_signatures_under_exchanged_names_are_not_strict() -> None:
+def test_swapped_key_ids_are_not_strict() -> None:
     names = [name_of(key.public_key()) for key in (A, B)]
     signatures = [entry(A, PAYLOAD), entry(B, PAYLOAD)]
     swapped = [
@@ -197,7 +199,7 @@ def test_signatures_under_exchanged_names_are_not_strict() -> None:
 
 
 @pytest.mark.parametrize("curve", [ec.SECP256R1, ec.SECP384R1, ec.SECP521R1])
-def test_of_the_two_forms_of_an_ecdsa_signature_one_is_strict(curve: Any) -> None:
+def test_only_one_form_of_an_ecdsa_signature_is_strict(curve: Any) -> None:
     key = ec.generate_private_key(curve())
     envelope = sign.sign(report_of(), key)
     sign.verify(envelope, key.public_key(), strict=True)
@@ -216,7 +218,7 @@ def test_of_the_two_forms_of_an_ecdsa_signature_one_is_strict(curve: Any) -> Non
 
 
 @pytest.mark.parametrize("threshold", [0, -1, 3, 1.5, True, "1"])
-def test_thresholds_that_mean_nothing_are_refused(threshold: Any) -> None:
+def test_rejects_invalid_thresholds(threshold: Any) -> None:
     with pytest.raises(InputError, match=r"threshold: got .*, expected an int from 1 to 2"):
         sign.verify(enveloped(PAYLOAD, A), trusted(A, B), threshold=threshold)
     with pytest.raises(InputError, match="keys: got none"):
@@ -226,7 +228,7 @@ def test_thresholds_that_mean_nothing_are_refused(threshold: Any) -> None:
 # Hostile envelopes
 
 
-def test_another_kind_of_payload_is_refused_though_it_is_signed() -> None:
+def test_rejects_other_payload_types() -> None:
     for kind in ("application/json", "", "application/vnd.in-toto+json ", "ä"):
         with pytest.raises(
             VerificationError, match=r"payloadType: got .*, expected 'application/vnd.in-toto"
@@ -272,7 +274,7 @@ MALFORMED = [
 @pytest.mark.parametrize(
     ("envelope", "message"), MALFORMED, ids=lambda value: value[:30] if isinstance(value, str) else ""
 )
-def test_malformed_envelopes_are_named(envelope: bytes | dict[str, Any], message: str, strict: bool) -> None:
+def test_rejects_malformed_envelopes(envelope: bytes | dict[str, Any], message: str, strict: bool) -> None:
     if isinstance(envelope, dict):
         fields = envelope
         envelope = changed(enveloped(PAYLOAD, A), lambda content: content.update(fields))
@@ -284,7 +286,7 @@ def test_malformed_envelopes_are_named(envelope: bytes | dict[str, Any], message
             call()
 
 
-def test_an_envelope_is_not_read_beyond_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_envelopes_above_the_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     envelope = enveloped(PAYLOAD, A)
     sign.verify(envelope + b" " * 1000, trusted(A))
     monkeypatch.setattr(envelopes, "MAX_BYTES", len(envelope) + 999)
@@ -292,7 +294,7 @@ def test_an_envelope_is_not_read_beyond_its_limit(monkeypatch: pytest.MonkeyPatc
         sign.verify(envelope + b" " * 1000, trusted(A))
 
 
-def test_a_payload_that_others_would_read_in_another_way_is_refused() -> None:
+def test_rejects_ambiguous_payloads() -> None:
     for payload, message in (
         (PAYLOAD.replace(b'"coverage":', b'"coverage":1,"coverage":'), "a name comes twice"),
         (PAYLOAD.replace(b'"coverage":', b'"more":NaN,"coverage":'), "not as iet writes it"),

@@ -61,8 +61,8 @@ class Parsed(html.parser.HTMLParser):
             self.segments[-1] += data
 
 
-def shown(report: Report) -> dict[str, Any]:
-    """What the script of the page reads, after a check of its curves and boundaries."""
+def page_data(report: Report) -> dict[str, Any]:
+    """The data that the page's script reads, after a check of its curves and boundaries."""
     [data] = [text for attributes, text in Parsed(page(report)).scripts if attributes.get("id") == "data"]
     drawn: dict[str, Any] = json.loads(data)
     assert drawn["length"] == (len(report.text) if report.text is not None else report.tokens)
@@ -77,8 +77,8 @@ def why(report: Report, segment: int = 0) -> list[str]:
     return shown.why(shown.segments[segment])
 
 
-def test_the_page_holds_what_the_report_says(report: Report) -> None:
-    data = shown(report)
+def test_page_equals_the_report(report: Report) -> None:
+    data = page_data(report)
     names = [agent["name"] for agent in data["agents"]]
     for segment, drawn in zip(report.segments, data["segments"], strict=True):
         assert (None if drawn["agent"] is None else names[drawn["agent"]]) == segment.agent
@@ -95,7 +95,7 @@ def test_the_page_holds_what_the_report_says(report: Report) -> None:
     assert hashlib.sha256(TEXT.encode()).hexdigest() in digests
 
 
-def test_the_text_is_shaded_by_the_posterior(report: Report) -> None:
+def test_text_is_shaded_by_the_posterior(report: Report) -> None:
     assert report.posterior is not None
     assert report.posterior_agents is not None
     starts = report.trace.starts if report.trace else None
@@ -111,18 +111,18 @@ def test_the_text_is_shaded_by_the_posterior(report: Report) -> None:
                 assert ((1 + np.minimum(values * view.DEPTHS, view.DEPTHS - 1).astype(int)) == depth).all()
 
 
-def test_the_curves_are_the_window_means(report: Report) -> None:
+def test_curves_equal_window_means(report: Report) -> None:
     assert report.trace is not None
-    curves = shown(report)["curves"]
+    curves = page_data(report)["curves"]
     assert len(curves["positions"]) == len(report.trace.scores) == (len(TEXT.split()) - 64) // 16 + 1
     assert curves["positions"][3] == len(" ".join(TEXT.split()[: 3 * 16 + 32])) + 1
-    names = [agent["name"] for agent in shown(report)["agents"]]
+    names = [agent["name"] for agent in page_data(report)["agents"]]
     for agent, values in curves["scores"]:
         column = report.trace.agents.index(names[agent])
         np.testing.assert_allclose(values, report.trace.scores[:, column], atol=6e-4)
 
 
-def test_what_would_change_its_mind(report: Report) -> None:
+def test_stated_level_would_remove_the_attribution(report: Report) -> None:
     segment = next(s for s in report.segments if s.agent is not None)
     sentences = " ".join(why(report, report.segments.index(segment)))
     among = float(re.search(r"if a chance of \D+ 1 in ([\d,]+) were too much", sentences)[1].replace(",", ""))  # type: ignore[index]
@@ -135,42 +135,42 @@ def test_what_would_change_its_mind(report: Report) -> None:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_every_decoder_and_forced_choice_have_a_page(decoder: str) -> None:
+def test_page_of_every_decoder(decoder: str) -> None:
     for options in ({}, {"allow_unattributed": False}):
-        data = shown(reader(decoder=decoder, **options).audit(TEXT))
+        data = page_data(reader(decoder=decoder, **options).audit(TEXT))
         assert data["curves"]["scores"]
 
 
-def test_ids_alone_and_nothing_at_all() -> None:
+def test_page_of_token_ids_and_of_empty_text() -> None:
     ids = reader().audit(token_ids=write(team(), (("planner", 200),)))
-    data = shown(ids)
+    data = page_data(ids)
     assert "there is no text to show" in page(ids)
     assert data["length"] == 201
     assert not any(view.runs(ids, segment) for segment in ids.segments)
     for empty in ("", "\ufeff"):
         nothing = reader().audit(empty)
-        assert shown(nothing)["segments"] == []
+        assert page_data(nothing)["segments"] == []
         assert wording.verdict(nothing) == "Nothing in this text could be read"
 
 
-def test_left_out_parts_are_shown_as_such() -> None:
+def test_excluded_parts_are_labelled() -> None:
     report = reader().audit(TEXT, skip=[(0, 300)])
-    first = shown(report)["segments"][0]
+    first = page_data(report)["segments"][0]
     assert first == {"agent": None, "title": "left out", "start": 0, "end": 300}
 
 
-def test_strangers_text_stays_text(hostile: Report) -> None:
+def test_hostile_text_is_escaped(hostile: Report) -> None:
     text = page(hostile)
     parsed = Parsed(text)
     assert parsed.tags.count("script") == 3
     assert "img" not in parsed.tags
     drawn = "".join(parsed.segments)
-    assert "\u202e" not in drawn  # what turns the order of text around is shown as a symbol
+    assert "\u202e" not in drawn  # characters that change the direction of text are shown as symbols
     assert '</script><script>document.title="owned"' in drawn
     assert "{{data}} {{script}} & ' \" \u2400" in drawn
 
 
-def test_nothing_is_loaded_and_the_policy_names_the_script(report: Report) -> None:
+def test_page_loads_nothing_and_its_policy_allows_its_scripts_only(report: Report) -> None:
     text = page(report)
     parsed = Parsed(text)
     assert [link for link in parsed.links if not link.startswith("#")] == []
@@ -184,7 +184,7 @@ def test_nothing_is_loaded_and_the_policy_names_the_script(report: Report) -> No
 
 
 @pytest.mark.parametrize("turn", [250, 40])
-def test_five_thousand_tokens_are_below_300_kilobytes(turn: int) -> None:
+def test_page_of_5000_tokens_is_below_300_kilobytes(turn: int) -> None:
     registry = team()
     turns = [(name, turn) for name in ("planner", "critic", "writer", "planner") * (5000 // 4 // turn)]
     text = spell(write(registry, turns)).replace("7 ", "7\n")
@@ -194,7 +194,7 @@ def test_five_thousand_tokens_are_below_300_kilobytes(turn: int) -> None:
 
 
 @pytest.mark.parametrize("windows", [3_747, 3_748, 3_749])
-def test_long_texts_have_few_points(windows: int) -> None:
+def test_curves_of_long_texts_are_thinned(windows: int) -> None:
     rng = np.random.default_rng(0)
     text = spell(rng.integers(1, 600, 64 + 16 * (windows - 1)).tolist())
     report = reader(allow_unattributed=False).audit(text)
@@ -207,7 +207,7 @@ def test_long_texts_have_few_points(windows: int) -> None:
     assert (np.diff([0, *curves["positions"], len(text)]) > 0).all()
 
 
-def test_the_curves_of_many_agents_are_coarser(many: Callable[[int], Report]) -> None:
+def test_curves_of_many_agents_are_thinned(many: Callable[[int], Report]) -> None:
     curves = view.curves(many(64))
     assert curves is not None
     assert len(curves["scores"]) == 64
@@ -225,12 +225,12 @@ PARAGRAPHS: tuple[tuple[str, list[str]], ...] = (
 
 
 @pytest.mark.parametrize(("text", "begin"), PARAGRAPHS)
-def test_paragraphs_start_where_people_see_them(text: str, begin: list[str]) -> None:
+def test_paragraph_starts(text: str, begin: list[str]) -> None:
     starts = view.paragraph_starts(text)
     assert [text[start : start + len(words)] for start, words in zip(starts, begin, strict=True)] == begin
 
 
-def test_each_paragraph_has_its_number_and_its_agent() -> None:
+def test_paragraphs_have_numbers_and_agents() -> None:
     first, second = (
         "Planner's one.\n\nPlanner's two.\n\nPlanner's three, ",
         "Critic's three.\n\nCritic's four.",
@@ -255,13 +255,13 @@ def test_each_paragraph_has_its_number_and_its_agent() -> None:
 @pytest.mark.parametrize(
     ("level", "words"), [(0.2, "20%"), (0.05, "1 in 20"), (0.03, "1 in 33.33"), (1e-6, "1 in 1,000,000")]
 )
-def test_levels_in_plain_words(level: float, words: str) -> None:
+def test_levels_in_words(level: float, words: str) -> None:
     report = dataclasses.replace(report_of(), level=level)
     assert f"at most {words} is reported to contain one" in wording.promise(report)
     assert f"wrote none of it is at most {words}." in wording.summary(report)
 
 
-def test_how_sure_in_plain_words() -> None:
+def test_certainty_in_words() -> None:
     base = report_of()
     sure, unattributed = base.segments
 
@@ -290,7 +290,7 @@ def test_how_sure_in_plain_words() -> None:
     assert "What would change that" in card(unattributed)
 
 
-def test_where_it_ends_in_words(report: Report) -> None:
+def test_end_interval_in_words(report: Report) -> None:
     first = report.segments[0]
     assert first.end_interval is not None
     low, high = first.end_interval
@@ -299,20 +299,20 @@ def test_where_it_ends_in_words(report: Report) -> None:
     assert f"It ends somewhere in “{' '.join(TEXT.split()[low:high])}”." in sentences
     assert not any("begins" in line for line in sentences)
     without = why(dataclasses.replace(report, trace=None))
-    assert not any("ends somewhere" in line for line in without)  # where its tokens lie is not known
+    assert not any("ends somewhere" in line for line in without)  # the positions of its tokens are unknown
 
 
-def test_it_is_the_same_each_time_and_survives_a_pickle(report: Report, tmp_path: pathlib.Path) -> None:
+def test_page_is_deterministic_and_survives_pickling(report: Report, tmp_path: pathlib.Path) -> None:
     assert report.to_html(tmp_path / "report.html") == page(reader().audit(TEXT))
     for written in (report.to_html, report.to_json, report.to_prov):
         with pytest.raises(InputError, match="path: got int, expected a path"):
             written(5)  # type: ignore[arg-type]
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == page(report) + "\n"
     assert page(pickle.loads(pickle.dumps(report))) == page(report)
-    assert dataclasses.replace(report, trace=None).to_html()  # without what only an audit has
+    assert dataclasses.replace(report, trace=None).to_html()  # without the trace that only an audit has
 
 
-def test_a_notebook_shows_the_coloured_text(report: Report, hostile: Report) -> None:
+def test_notebook_shows_escaped_text(report: Report, hostile: Report) -> None:
     text = report._repr_html_()
     assert "<script" not in text
     for segment in report.segments:
@@ -322,7 +322,7 @@ def test_a_notebook_shows_the_coloured_text(report: Report, hostile: Report) -> 
     assert report_of(text=None)._repr_html_().startswith("<p><b>")
 
 
-def test_the_picture_has_a_curve_an_agent(report: Report) -> None:
+def test_plot_has_one_curve_per_agent(report: Report) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
     assert report.trace is not None
@@ -342,7 +342,7 @@ def test_the_picture_has_a_curve_an_agent(report: Report) -> None:
 
 
 @pytest.mark.parametrize("name", ["$\\frac{$", "$x$ and $y", "_planner", "a_{b}^\\alpha"])
-def test_a_name_in_the_picture_is_no_formula(name: str, tmp_path: pathlib.Path) -> None:
+def test_plot_shows_names_literally(name: str, tmp_path: pathlib.Path) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
     registry = team([name, "critic"])

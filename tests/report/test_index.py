@@ -30,7 +30,7 @@ class Cells(html.parser.HTMLParser):
         self.words += data
 
 
-def test_the_page() -> None:
+def test_page_escapes_file_names() -> None:
     made = index(ROWS, ["read today with <team>.json"])
     page = Cells()
     page.feed(made)

@@ -1,4 +1,4 @@
-"""A text is read with the keys of a team that had no part in it: no form of the report names one of them."""
+"""A text read with keys of agents that did not write it: no form of the report names one of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cards(report: Report) -> str:
     return "\n".join(line for segment in shown.segments for line in shown.why(segment))
 
 
-def test_no_prose_names_an_agent_that_is_not_found(wrong: Report) -> None:
+def test_prose_names_no_absent_agent(wrong: Report) -> None:
     explained = [str(event["gen_ai.evaluation.explanation"]) for event in wrong.evaluation_events()]
     assert "unattributed" in str(wrong)
     for prose in (cards(wrong), "\n".join(explained), str(wrong).split("agent ")[0]):
@@ -41,7 +41,7 @@ def test_no_prose_names_an_agent_that_is_not_found(wrong: Report) -> None:
     assert "some key always fits best" in cards(wrong).lower()
 
 
-def test_json_keeps_the_guess_where_it_is_no_accusation(wrong: Report) -> None:
+def test_json_moves_guesses_to_not_found_in_text(wrong: Report) -> None:
     content = json.loads(wrong.to_json())
     validator().validate(content)
     assert {segment["best_guess"] for segment in content["segments"]} == {None}
@@ -51,7 +51,7 @@ def test_json_keeps_the_guess_where_it_is_no_accusation(wrong: Report) -> None:
         assert segment_data["not_found_in_text"] == expected
 
 
-def test_a_guess_who_is_found_elsewhere_in_the_text_keeps_the_name() -> None:
+def test_guess_is_named_only_if_the_agent_is_found() -> None:
     report = report_of()
     critic = report.evidence["critic"]
     for level, named in ((2 * math.exp(critic), True), (0.5 * math.exp(critic), False)):
@@ -64,7 +64,7 @@ def test_a_guess_who_is_found_elsewhere_in_the_text_keeps_the_name() -> None:
         assert ("not_found_in_text" in segment_data) is not named
 
 
-def test_a_forced_choice_names_somebody_whoever_is_found() -> None:
+def test_forced_choice_always_names_an_agent() -> None:
     assert all(
         segment["best_guess"] == segment["agent"]
         for segment in reader(team(STRANGERS), allow_unattributed=False).audit(TEXT).to_dict()["segments"]

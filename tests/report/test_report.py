@@ -8,8 +8,6 @@ import json
 import math
 import os
 import pathlib
-import stat
-import sys
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -57,7 +55,7 @@ def audited() -> Iterator[Report]:
 # JSON
 
 
-def test_every_report_fits_the_schema() -> None:
+def test_reports_fit_the_schema() -> None:
     check = validator()
     assert check.schema["title"] == REPORT_SCHEMA
     assert check.schema["properties"]["schema"]["const"] == REPORT_SCHEMA
@@ -67,7 +65,7 @@ def test_every_report_fits_the_schema() -> None:
             check.validate(json.loads(report.to_json(text=text)))
 
 
-def test_reports_of_engines_fit_it_too() -> None:
+def test_reports_of_engine_keys_fit_the_schema() -> None:
     for keys in (
         iet.EngineKeys("vllm-gumbel", {"planner": 42, "critic": 43}),
         iet.EngineKeys("sglang-gumbel", {"planner": "2a"}),
@@ -108,11 +106,11 @@ def change(data: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str,
         (("text_sha256",), "none"),
     ],
 )
-def test_the_schema_refuses_what_is_no_report(path: tuple[Any, ...], value: Any) -> None:
+def test_schema_rejects_invalid_reports(path: tuple[Any, ...], value: Any) -> None:
     assert not validator().is_valid(change(report_of().to_dict(), path, value))
 
 
-def test_the_json_form_holds_what_the_report_says() -> None:
+def test_json_equals_the_report() -> None:
     report = report_of()
     data = json.loads(report.to_json())
     assert data["text"] == TEXT
@@ -123,7 +121,7 @@ def test_the_json_form_holds_what_the_report_says() -> None:
     assert set(data["decoder"]["options"]) == set()
 
 
-def test_the_text_can_be_left_out() -> None:
+def test_text_can_be_omitted() -> None:
     full, without = report_of().to_dict(), report_of().to_dict(text=False)
     assert without.pop("text") is None
     assert full.pop("text") == TEXT
@@ -131,7 +129,7 @@ def test_the_text_can_be_left_out() -> None:
     assert "disagrees" not in report_of().to_json(text=False)
 
 
-def test_writing_replaces_the_file_as_a_whole(tmp_path: pathlib.Path) -> None:
+def test_to_json_replaces_the_file(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "report.json"
     written = report_of().to_json(path)
     assert path.read_text(encoding="utf-8") == written + "\n"
@@ -140,48 +138,10 @@ def test_writing_replaces_the_file_as_a_whole(tmp_path: pathlib.Path) -> None:
     assert os.listdir(tmp_path) == ["report.json"]
 
 
-@pytest.mark.parametrize("step", ["open", "replace"])
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    path = tmp_path / "report.json"
-    path.write_text("old")
-
-    def fail(*_: Any, **__: Any) -> Any:
-        raise OSError(28, "No space left on device")
-
-    if step == "open":
-        real = open
-
-        def full_disk(*arguments: Any, **options: Any) -> Any:
-            file = real(*arguments, **options)
-            file.write = fail
-            return file
-
-        monkeypatch.setattr("builtins.open", full_disk)
-    else:
-        monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="No space left"):
-        report_of().to_json(path)
-    monkeypatch.undo()
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["report.json"]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
-def test_a_written_report_has_the_mode_that_the_user_asks_for(tmp_path: pathlib.Path) -> None:
-    before = os.umask(0o027)
-    try:
-        report_of().to_json(tmp_path / "report.json")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "report.json").stat().st_mode) == 0o640
-
-
 # Characters
 
 
-def test_neighbouring_segments_of_one_agent_are_one_run() -> None:
+def test_char_agents_merges_adjacent_segments() -> None:
     first, second = report_of().segments
     third = dataclasses.replace(second, char_start=30, start=70)
     split = (first, dataclasses.replace(second, char_end=30, end=70), third)
@@ -191,25 +151,19 @@ def test_neighbouring_segments_of_one_agent_are_one_run() -> None:
 # The terminal
 
 
-def shown(report: Report, **options: Any) -> str:
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+def printed(report: Report, **options: Any) -> str:
     file = io.StringIO()
     terminal.show(report, file, **options)
     return file.getvalue()
 
 
-@pytest.fixture(params=["rich", "plain"])
-def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "plain":
-        monkeypatch.setitem(sys.modules, "rich", None)
-        monkeypatch.setitem(sys.modules, "rich.console", None)
-    else:
-        pytest.importorskip("rich")
-    monkeypatch.setenv("COLUMNS", "120")
-    return str(request.param)
-
-
-def test_segments_agents_and_caveats_are_shown(either: str) -> None:
-    output = shown(report_of())
+def test_terminal_shows_segments_agents_and_caveats(rich: bool, wide: None) -> None:
+    output = printed(report_of())
     for part in (
         "planner",
         "unattributed (perhaps critic)",
@@ -226,41 +180,41 @@ def test_segments_agents_and_caveats_are_shown(either: str) -> None:
     assert "agents found in the text at level 0.01: planner (p 5.9e-105)" in output
     assert "error is at most 0.01" in output
     by_sums = tuple(dataclasses.replace(s, posterior=None, error=None) for s in report_of().segments)
-    assert "false-discovery rate of 0.01" in shown(report_of(segments=by_sums, decoder="cusum"))
+    assert "false-discovery rate of 0.01" in printed(report_of(segments=by_sums, decoder="cusum"))
     assert "not necessarily every word of them" in output
     assert "[planner] The plan" in output
     assert "[?]" in output
     assert "\x1b" not in output
 
 
-def test_a_report_without_text_or_segments_is_shown(either: str) -> None:
-    assert "transitions: none" in shown(empty())
-    assert "only 0 scored tokens" in shown(empty())
-    by_ids = shown(report_of(None))
+def test_terminal_shows_reports_without_text_or_segments(rich: bool, wide: None) -> None:
+    assert "transitions: none" in printed(empty())
+    assert "only 0 scored tokens" in printed(empty())
+    by_ids = printed(report_of(None))
     assert "characters, " not in by_ids
     assert "unattributed (perhaps critic)" in by_ids
-    nothing = shown(report_of(log_p=-1.3, evidence={"planner": -1.3, "critic": 0.0}, decoys=99))
+    nothing = printed(report_of(log_p=-1.3, evidence={"planner": -1.3, "critic": 0.0}, decoys=99))
     assert "agents found in the text at level 0.01: none; lowest p 0.273" in nothing
     assert "99 decoy keys" in nothing
-    assert "a segment is attributed" not in shown(report_of(allow_unattributed=False))
-    assert " · forced choice\n" in shown(report_of(allow_unattributed=False))
+    assert "a segment is attributed" not in printed(report_of(allow_unattributed=False))
+    assert " · forced choice\n" in printed(report_of(allow_unattributed=False))
 
 
-def test_str_is_the_plain_form_without_the_text() -> None:
+def test_str_omits_the_text() -> None:
     assert "planner → critic" in str(report_of())
     assert "disagrees" not in str(report_of())
     assert "transitions: none" in str(empty())
 
 
-def test_names_are_no_markup(either: str) -> None:
+def test_names_are_not_markup(rich: bool, wide: None) -> None:
     names = ("[red]", "[/x] :smile:")
-    output = shown(report_of(agents=names))
+    output = printed(report_of(agents=names))
     assert "[red]" in output
     assert "unattributed (perhaps [/x] :smile:)" in output
     assert "[b]disagrees[/b]" in output
 
 
-def test_agents_have_the_colours_that_they_have_on_the_page() -> None:
+def test_terminal_colours_equal_the_pages() -> None:
     names = tuple(f"agent {i}" for i in range(20))
     first, second = report_of().segments
     occur = tuple(dataclasses.replace(first, agent=names[i]) for i in (7, 0, *range(1, 7)))
@@ -271,7 +225,7 @@ def test_agents_have_the_colours_that_they_have_on_the_page() -> None:
     assert colours[names[7]] == colours[names[6]]  # the eighth has the first one's again
 
 
-def test_the_comparison_says_what_became_of_each_turn() -> None:
+def test_comparison_shows_each_turns_agents() -> None:
     file = io.StringIO()
     turns = [Span(0, 22, "planner"), Span(22, len(TEXT), "critic"), Span(len(TEXT), len(TEXT), None)]
     terminal.comparison(report_of(), turns, file)
@@ -293,7 +247,7 @@ def test_the_comparison_says_what_became_of_each_turn() -> None:
         (-1e7, None),
     ],
 )
-def test_p_values_are_readable_however_small(log_p: float, expected: str | None) -> None:
+def test_format_of_p_values(log_p: float, expected: str | None) -> None:
     written = p_value(log_p)
     assert expected in (None, written)
     mantissa, _, exponent = written.partition("e")
@@ -302,7 +256,7 @@ def test_p_values_are_readable_however_small(log_p: float, expected: str | None)
     assert value == pytest.approx(log_p, abs=0.06)
 
 
-def test_a_guess_that_chance_makes_as_well_has_no_name() -> None:
+def test_weak_guess_is_not_named() -> None:
     report = report_of()
     last = dataclasses.replace(report.segments[-1], log_p=-0.1, error=0.6)
     shown_report = str(dataclasses.replace(report, segments=(*report.segments[:-1], last)))
@@ -310,7 +264,7 @@ def test_a_guess_that_chance_makes_as_well_has_no_name() -> None:
     assert "perhaps" not in shown_report
 
 
-def test_a_short_text_of_many_agents_is_shown() -> None:
+def test_short_text_of_many_agents() -> None:
     registry = Registry.create(None, tokenizer="iet:demo", scheme=Scheme(family="gumbel"))
     for number in range(200):
         registry.add(f"agent-{number}", secret=bytes([number]) * 32)

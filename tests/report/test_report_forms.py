@@ -19,8 +19,8 @@ from tests.support.reports import TEXT, report_of
 @pytest.fixture
 def report() -> Report:
     """Planner, critic, a part left out, an unattributed one, planner again."""
-    one = report_of()
-    planner, unattributed = one.segments
+    base = report_of()
+    planner, unattributed = base.segments
     critic = dataclasses.replace(planner, char_start=22, char_end=30, start=60, end=70, agent="critic")
     left_out = dataclasses.replace(
         unattributed, char_start=30, char_end=35, start=70, end=72, best_guess=None, left_out=True
@@ -29,13 +29,13 @@ def report() -> Report:
     last = dataclasses.replace(planner, char_start=40, char_end=len(TEXT), start=80, end=90)
     passages = (Transition(60, "planner", "critic", 0.75),)
     return dataclasses.replace(
-        one,
+        base,
         segments=(planner, critic, left_out, unattributed, last),
-        transitions=Transitions(one.agents, passages),
+        transitions=Transitions(base.agents, passages),
     )
 
 
-def test_prov_is_read_by_the_prov_package(report: Report, tmp_path: pathlib.Path) -> None:
+def test_prov_package_reads_prov(report: Report, tmp_path: pathlib.Path) -> None:
     model = pytest.importorskip("prov.model")
     data = report.to_prov(tmp_path / "prov.json")
     assert (tmp_path / "prov.json").read_text(encoding="utf-8") == data + "\n"
@@ -69,7 +69,7 @@ def test_prov_is_read_by_the_prov_package(report: Report, tmp_path: pathlib.Path
     }
 
 
-def test_prov_says_who_wrote_what(report: Report) -> None:
+def test_prov_attributes_segments(report: Report) -> None:
     content = json.loads(report.to_prov())
     labels = {name: agent["prov:label"] for name, agent in content["agent"].items()}
     wrote = {
@@ -97,7 +97,7 @@ def test_prov_says_who_wrote_what(report: Report) -> None:
     assert TEXT not in report.to_prov()
 
 
-def test_prov_says_who_followed_where_a_passage_begins_with_what_is_open(report: Report) -> None:
+def test_prov_transition_skips_unattributed_tokens(report: Report) -> None:
     planner, critic, *remaining = report.segments
     opened = dataclasses.replace(critic, char_end=25, end=63, agent=None)
     named = dataclasses.replace(critic, char_start=25, start=63)
@@ -109,7 +109,7 @@ def test_prov_says_who_followed_where_a_passage_begins_with_what_is_open(report:
     assert passage["prov:informant"] == "iet:writing-0"
 
 
-def test_prov_of_token_ids_and_of_nothing() -> None:
+def test_prov_of_token_ids_and_of_no_segments() -> None:
     content = json.loads(report_of(text=None).to_prov())
     assert content["entity"]["iet:segment-0"]["iet:unit"] == "token"
     assert "iet:sha256" not in content["entity"]["iet:text"]
@@ -124,7 +124,7 @@ def test_prov_of_token_ids_and_of_nothing() -> None:
     }
 
 
-def test_an_audit_in_prov_and_dot_whatever_agents_are_called() -> None:
+def test_prov_and_dot_of_an_audit_with_special_names() -> None:
     model = pytest.importorskip("prov.model")
     names = ("planner", 'a "quoted"\\ name')
     registry = iet.Registry.create(None, vocab_size=1000)
@@ -138,7 +138,7 @@ def test_an_audit_in_prov_and_dot_whatever_agents_are_called() -> None:
     assert report.transitions.to_dot().count(" -> ") == report.transitions.adjacency.sum()
 
 
-def test_events_carry_the_names_of_the_conventions(report: Report) -> None:
+def test_events_use_conventional_names(report: Report) -> None:
     conventions = pytest.importorskip("opentelemetry.semconv._incubating.attributes.gen_ai_attributes")
     conventional = {
         value for name, value in vars(conventions).items() if name.isupper() and isinstance(value, str)
@@ -161,7 +161,7 @@ def test_events_carry_the_names_of_the_conventions(report: Report) -> None:
     assert (events[0]["iet.char_start"], events[0]["iet.char_end"]) == (0, 22)
 
 
-def test_dot_is_read_by_a_parser_of_dot() -> None:
+def test_dot_parser_reads_dot() -> None:
     pydot = pytest.importorskip("pydot")
     names = ("planner", 'a "quoted" \\ name', "späher → λ")
     passages = (

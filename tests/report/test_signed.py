@@ -1,4 +1,4 @@
-"""Signed reports: what they say, and that every change is found and named."""
+"""Signed reports: content, verification, and rejection of every change."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def envelope(report: Report, key: Ed25519PrivateKey) -> bytes:
     return sign.sign(report, key, name="final.txt", time=NOON)
 
 
-def test_what_is_signed(report: Report, key: Ed25519PrivateKey, envelope: bytes) -> None:
+def test_statement_contains_report_subject_and_time(
+    report: Report, key: Ed25519PrivateKey, envelope: bytes
+) -> None:
     verified = sign.verify(envelope, key.public_key())
     assert verified.key_ids == (name_of(key.public_key()),)
     statement = verified.statement
@@ -60,15 +62,15 @@ def test_what_is_signed(report: Report, key: Ed25519PrivateKey, envelope: bytes)
     digest = hashlib.sha256(TEXT.encode()).hexdigest()
     assert statement["subject"] == [{"name": "final.txt", "digest": {"sha256": digest}}]
     assert verified.audited == "2026-11-01T12:00:00Z"
-    shown = json.loads(json.dumps(report.to_dict(text=False)))
-    assert shown["profiles"][0].pop("tokenizer_source") == "/home/auditor/tokenizer.json"
-    found: Any = json.loads(json.dumps(verified.report))
-    assert found["profiles"][0].pop("tokenizer_source") is None
-    assert found == shown
+    expected = json.loads(json.dumps(report.to_dict(text=False)))
+    assert expected["profiles"][0].pop("tokenizer_source") == "/home/auditor/tokenizer.json"
+    signed_report: Any = json.loads(json.dumps(verified.report))
+    assert signed_report["profiles"][0].pop("tokenizer_source") is None
+    assert signed_report == expected
     assert b"disagrees" not in base64.b64decode(json.loads(envelope)["payload"])  # the text is not signed
 
 
-def test_the_envelope_is_dsse_and_the_signature_ed25519(key: Ed25519PrivateKey, envelope: bytes) -> None:
+def test_envelope_is_dsse_with_an_ed25519_signature(key: Ed25519PrivateKey, envelope: bytes) -> None:
     content, payload = json.loads(envelope), payload_of(envelope)
     assert content["payloadType"] == "application/vnd.in-toto+json"
     [signature] = content["signatures"]
@@ -78,7 +80,7 @@ def test_the_envelope_is_dsse_and_the_signature_ed25519(key: Ed25519PrivateKey, 
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_what_was_signed_is_verified_for_ever(strict: bool) -> None:
+def test_verifies_the_frozen_envelope(strict: bool) -> None:
     envelope = (VECTORS / "signed_v1.dsse.json").read_bytes()
     verified = sign.verify(envelope, ed25519().public_key(), strict=strict)
     assert verified.statement["predicateType"] == (
@@ -92,9 +94,7 @@ def test_signing_is_deterministic(report: Report, key: Ed25519PrivateKey, envelo
     assert sign.sign(report, key, name="final.txt", time=NOON.astimezone(UTC)) == envelope
 
 
-def test_a_thousand_changed_bytes_are_all_found_where_it_is_strict(
-    key: Ed25519PrivateKey, envelope: bytes
-) -> None:
+def test_strict_rejects_any_changed_byte(key: Ed25519PrivateKey, envelope: bytes) -> None:
     rng = np.random.default_rng(0)
     named = set()
     for _ in range(1000):  # of the whole file; in any form of it, test_envelopes.py
@@ -106,7 +106,7 @@ def test_a_thousand_changed_bytes_are_all_found_where_it_is_strict(
     assert named == {"envelope", "payloadType", "keyid", "signature"}
 
 
-def test_so_are_the_changes_that_base64_and_json_would_hide(key: Ed25519PrivateKey, envelope: bytes) -> None:
+def test_strict_rejects_equivalent_encodings(key: Ed25519PrivateKey, envelope: bytes) -> None:
     content = json.loads(envelope)
     sig = content["signatures"][0]["sig"]
     assert sig.endswith("==")  # 64 bytes: the last letter before has four bits that no decoder reads
@@ -131,7 +131,7 @@ def test_so_are_the_changes_that_base64_and_json_would_hide(key: Ed25519PrivateK
             sign.verify(changed, key.public_key(), strict=True)
 
 
-def test_another_statement_under_the_same_key_is_none_of_ours(key: Ed25519PrivateKey) -> None:
+def test_rejects_other_statements_of_the_same_key(key: Ed25519PrivateKey) -> None:
     for payload, message in (
         (canonical_json({"_type": sign.STATEMENT_TYPE, "predicateType": "other"}), "'other'"),
         (b"{}", "not an in-toto Statement"),
@@ -144,7 +144,7 @@ def test_another_statement_under_the_same_key_is_none_of_ours(key: Ed25519Privat
             sign.verify(envelope, key.public_key())
 
 
-def test_a_statement_of_ours_has_one_form_and_one_text(key: Ed25519PrivateKey, envelope: bytes) -> None:
+def test_rejects_statements_of_another_form(key: Ed25519PrivateKey, envelope: bytes) -> None:
     good = json.loads(base64.b64decode(json.loads(envelope)["payload"]))
     [subject] = good["subject"]
     predicate = good["predicate"]
@@ -175,9 +175,7 @@ def altered(value: Any, path: tuple[str, ...], new: object) -> Any:
 
 
 @pytest.mark.parametrize("new", [None, True, "x", [], {}, {"x": None}, 7, 1e400, float("nan"), [[]] * 2])
-def test_signed_fields_of_another_kind_are_no_report(
-    new: object, key: Ed25519PrivateKey, envelope: bytes
-) -> None:
+def test_rejects_signed_fields_of_other_types(new: object, key: Ed25519PrivateKey, envelope: bytes) -> None:
     good = json.loads(base64.b64decode(json.loads(envelope)["payload"]))
     report = ("predicate", "report")
     for path in (
@@ -197,7 +195,7 @@ def test_signed_fields_of_another_kind_are_no_report(
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_another_key_does_not_fit(envelope: bytes, key: Ed25519PrivateKey, strict: bool) -> None:
+def test_rejects_another_key(envelope: bytes, key: Ed25519PrivateKey, strict: bool) -> None:
     other_key, name = Ed25519PrivateKey.generate().public_key(), name_of(key.public_key())
     message = (
         "keyid: got '[0-9a-f]{64}', expected one of"
@@ -215,7 +213,7 @@ def test_another_key_does_not_fit(envelope: bytes, key: Ed25519PrivateKey, stric
         sign.verify(forged, other_key, strict=strict)
 
 
-def test_text_registry_and_one_opened_key(
+def test_check_of_text_registry_and_opening(
     team: iet.Registry, key: Ed25519PrivateKey, envelope: bytes
 ) -> None:
     verified = sign.verify(envelope, key.public_key())
@@ -234,7 +232,7 @@ def test_text_registry_and_one_opened_key(
         verified.check(opening=alone.open_key("critic"))
 
 
-def test_a_cut_path_is_a_failed_verification(
+def test_rejects_an_opening_with_a_cut_path(
     team: iet.Registry, key: Ed25519PrivateKey, envelope: bytes
 ) -> None:
     cut = dataclasses.replace(team.open_key("critic"), path=())
@@ -242,7 +240,7 @@ def test_a_cut_path_is_a_failed_verification(
         sign.verify(envelope, key.public_key()).check(opening=cut)
 
 
-def test_keys_of_engines_are_compared_and_not_opened(team: iet.Registry, key: Ed25519PrivateKey) -> None:
+def test_engine_keys_are_compared_but_not_opened(team: iet.Registry, key: Ed25519PrivateKey) -> None:
     engine = iet.EngineKeys("vllm-gumbel", {"planner": 42, "critic": 43})
     report = report_of(registry_digest=engine.digest, profiles=(engine.profile,))
     verified = sign.verify(sign.sign(report, key), key.public_key())
@@ -253,7 +251,7 @@ def test_keys_of_engines_are_compared_and_not_opened(team: iet.Registry, key: Ed
         verified.check(registry=engine, opening=team.open_key("critic"))
 
 
-def test_what_cannot_be_signed(report: Report, key: Ed25519PrivateKey) -> None:
+def test_rejects_unsignable_reports(report: Report, key: Ed25519PrivateKey) -> None:
     with pytest.raises(InputError, match="got one on token ids, expected one on a text"):
         sign.sign(report_of(text=None), key)
     with pytest.raises(InputError, match="name: got ''"):

@@ -1,4 +1,4 @@
-"""Signing keys from files and URIs: what is refused, and that no secret is shown."""
+"""Signing keys from files and URIs: rejected keys, and errors without secrets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PIN = "846213-secret"
     ],
     ids=lambda key: type(key).__name__,
 )
-def test_keys_from_files(tmp_path: pathlib.Path, key: Any) -> None:
+def test_accepts_keys_from_files(tmp_path: pathlib.Path, key: Any) -> None:
     private, public = write_keys(tmp_path, key)
     for argument in (private, str(private), key, [private]):
         envelope = sign.sign(report_of(), argument)
@@ -44,7 +44,7 @@ def test_keys_from_files(tmp_path: pathlib.Path, key: Any) -> None:
             assert sign.verify(envelope, theirs, strict=True).key_ids == (name_of(key.public_key()),)
 
 
-def test_a_scheme_of_rsa_is_named_in_json(tmp_path: pathlib.Path) -> None:
+def test_rsa_scheme_comes_from_json(tmp_path: pathlib.Path) -> None:
     key = rsa.generate_private_key(65537, 2048)
     public = SSlibKey.from_crypto(key.public_key(), "theirs", "rsa-pkcs1v15-sha512")
     path = tmp_path / "public.json"
@@ -55,7 +55,7 @@ def test_a_scheme_of_rsa_is_named_in_json(tmp_path: pathlib.Path) -> None:
         sign.verify(envelope, key.public_key())  # which is PSS
 
 
-def test_what_is_no_key_of_ours_is_refused(tmp_path: pathlib.Path) -> None:
+def test_rejects_unsupported_keys(tmp_path: pathlib.Path) -> None:
     private, public = write_keys(tmp_path, ed25519())
     public.chmod(0o600)
     weak = rsa.generate_private_key(65537, 1024)
@@ -105,14 +105,14 @@ def test_what_is_no_key_of_ours_is_refused(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
-def test_a_private_key_that_others_can_read_is_refused(tmp_path: pathlib.Path) -> None:
+def test_rejects_readable_private_keys(tmp_path: pathlib.Path) -> None:
     private, _ = write_keys(tmp_path, ed25519())
     private.chmod(0o640)
     with pytest.raises(InputError, match="got mode 0640, expected 0600"):
         signers.load_signers(private)
 
 
-def test_uris_that_cannot_be_used_are_named_without_what_may_be_secret(tmp_path: pathlib.Path) -> None:
+def test_errors_of_uris_contain_no_secret(tmp_path: pathlib.Path) -> None:
     _, public = write_keys(tmp_path, ec.generate_private_key(ec.SECP256R1()))
     for uri in (f"vault:{PIN}", f"gnupg:{PIN}", f"hsm:{PIN}", f"hsm:x?pin={PIN}", f"hv:{PIN}"):
         scheme = uri.partition(":")[0]
@@ -134,7 +134,7 @@ def test_uris_that_cannot_be_used_are_named_without_what_may_be_secret(tmp_path:
 
 
 class Elsewhere(Signer):
-    """A signer of somebody's own, registered as securesystemslib's documentation says."""
+    """A custom signer, registered as securesystemslib's documentation says."""
 
     def __init__(self, public: Any, uri: str) -> None:
         if uri == "elsewhere:missing":
@@ -155,7 +155,7 @@ class Elsewhere(Signer):
         return Signature(self._public.keyid, ed25519().sign(payload).hex())
 
 
-def test_signers_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_signers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SIGNER_FOR_URI_SCHEME, "elsewhere", Elsewhere)
     public = ed25519().public_key()
     envelope = sign.sign(report_of(), signers.load_signers("elsewhere:1", public=[public]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import re
-import sys
 
 import pytest
 
@@ -32,24 +31,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     of_256_colours(monkeypatch)
 
 
-@pytest.fixture
-def without_rich(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "rich", None)
-
-
-@pytest.fixture(params=[True, False], ids=["rich", "without rich"])
-def rich(request: pytest.FixtureRequest) -> bool:
-    """Whether rich is installed: each way in turn."""
-    installed: bool = request.param
-    if installed:
-        pytest.importorskip("rich")
-    else:
-        request.getfixturevalue("without_rich")
-    return installed
-
-
 @pytest.fixture(scope="module")
 def report() -> Report:
     """An audit of ids under two of four agents' marks, with the text above put under its segments."""
@@ -70,7 +51,7 @@ def report() -> Report:
     return dataclasses.replace(output, text=TEXT, segments=tuple(segments), seam_share=0.01)
 
 
-def shown(report: Report, file: io.StringIO | None = None) -> str:
+def printed(report: Report, file: io.StringIO | None = None) -> str:
     file = Terminal() if file is None else file
     terminal.show(report, file)
     return file.getvalue()
@@ -80,11 +61,11 @@ def shown(report: Report, file: io.StringIO | None = None) -> str:
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
-def test_no_line_is_longer_than_the_terminal_and_none_is_lost(
+def test_lines_fit_the_terminal_without_loss(
     report: Report, width: int, rich: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    output = ESCAPES.sub("", shown(report))
+    output = ESCAPES.sub("", printed(report))
     assert max(map(cells, output.split("\n"))) <= width
     assert "…" not in output
     pieces = re.sub(r"\s", "", output)
@@ -100,12 +81,12 @@ def test_no_line_is_longer_than_the_terminal_and_none_is_lost(
 
 
 @pytest.mark.parametrize("name", ["TERM=dumb", "NO_COLOR=1", "FORCE_COLOR=1", "piped", "terminal"])
-def test_only_the_report_controls_the_terminal(
+def test_text_cannot_control_the_terminal(
     report: Report, name: str, rich: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "=" in name:
         monkeypatch.setenv(*name.split("="))
-    output = shown(report, io.StringIO() if name in ("piped", "FORCE_COLOR=1") else None)
+    output = printed(report, io.StringIO() if name in ("piped", "FORCE_COLOR=1") else None)
     ours = re.sub(r"\x1b\[[0-9;]*m", "", output)  # colours, bold, dim
     assert not set(ours) & set("\x1b\x07\x9b\u202e\u2066\x7f\r")
     assert "␛[2J" in ours
@@ -119,24 +100,24 @@ def test_only_the_report_controls_the_terminal(
     assert ("x" * 150 in ours) == (name in ("piped", "FORCE_COLOR=1"))
 
 
-def test_what_is_unsure_is_dim(report: Report) -> None:
+def test_uncertain_text_is_dim(report: Report) -> None:
     pytest.importorskip("rich")
     text = terminal.coloured_text(report)
     styles = {str(span.style) for span in text.spans}
     assert any(style.startswith("dim #") for style in styles)
     assert any(style.startswith("#") for style in styles)
-    assert "dim text:" in shown(report)
-    assert "dim text:" not in shown(report, io.StringIO())
+    assert "dim text:" in printed(report)
+    assert "dim text:" not in printed(report, io.StringIO())
 
 
-def test_scores_and_starts_lie_above_each_other(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bars_and_boundaries_are_aligned(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     by_ids = dataclasses.replace(
         report,
         text=None,
         segments=tuple(dataclasses.replace(s, char_start=None, char_end=None) for s in report.segments),
     )
-    output = ESCAPES.sub("", shown(by_ids)).split("\n")
+    output = ESCAPES.sub("", printed(by_ids)).split("\n")
     first = next(i for i, line in enumerate(output) if line.startswith("f(t, a)"))
     bars = [line for line in output[first : first + 6] if set(line) & set("▁▂▃▄▅▆▇█")]
     offset = 14  # the longest name that is drawn takes 20 cells at most
@@ -153,7 +134,7 @@ def test_scores_and_starts_lie_above_each_other(report: Report, monkeypatch: pyt
     assert "▁▂▃▄▅▆▇█".index(second[marks[0] - 6]) <= 3
 
 
-def test_a_terminal_that_cannot_show_bars_gets_none(report: Report) -> None:
+def test_ascii_terminal_has_no_bars(report: Report) -> None:
     raw = io.BytesIO()
     with io.TextIOWrapper(raw, encoding="ascii", errors="backslashreplace") as file:
         terminal.show(report, file)
@@ -163,7 +144,7 @@ def test_a_terminal_that_cannot_show_bars_gets_none(report: Report) -> None:
 
 
 @pytest.mark.parametrize("width", [20, 44, 100])
-def test_tables_fit_or_become_paragraphs(width: int) -> None:
+def test_tables_fit_the_width_or_become_paragraphs(width: int) -> None:
     rows = [
         ("turn", "who", "what", "unused"),
         ("1", "批評家", "one two three four five", ""),
@@ -198,11 +179,11 @@ def test_tables_fit_or_become_paragraphs(width: int) -> None:
         ("עברית\ttab", 20, ["עברית   tab"]),
     ],
 )
-def test_lines_break_between_words_where_they_can(text: str, width: int | None, expected: list[str]) -> None:
+def test_wrapped(text: str, width: int | None, expected: list[str]) -> None:
     assert lines.wrapped(text, width) == expected
 
 
-def test_the_width_is_the_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_width_of(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines.width_of(io.StringIO()) is None
     assert lines.width_of(Terminal()) == 80  # it has no size to ask for
     monkeypatch.setenv("COLUMNS", "57")

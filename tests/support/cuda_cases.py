@@ -17,6 +17,8 @@ from tests.support.keys import key_table
 
 torch = pytest.importorskip("torch")
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 VOCAB_SIZES = (1, 2, 31, 32, 33, 255, 257, 32000, 32003, 128256)
 DTYPES = ("float32", "float16", "bfloat16")
 LAYOUTS = ("packed", "aligned", "misaligned", "strided", "transposed")
@@ -144,3 +146,13 @@ def check_many_rows(
             assert torch.equal(values[chosen].cpu(), want), (vocab_size, dtype)
             values[chosen] = 0
             assert not values.any()
+
+
+class QueuedOps(TorchDispatchMode):
+    """Counts the operations that torch queues on a device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not op.is_view
+        return op(*args, **(kwargs or {}))
