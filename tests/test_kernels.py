@@ -204,43 +204,12 @@ def test_embed_leaves_its_inputs_unchanged(dtype: str) -> None:
     assert not torch.equal(marked[0], marked[2])
 
 
-def test_embed_then_score_reads_the_same_slot() -> None:
-    keys = key_table(500, agents=4)
-    rng = np.random.default_rng(2)
-    for slot in range(4):
-        logits = np.zeros((1, 500), dtype=np.float32)
-        context = int(rng.integers(0, 500))
-        kernels.embed_(logits, [[context]], [slot], keys)
-        tokens = np.stack([np.full(500, context), np.arange(500)], axis=1).reshape(-1)
-        scores = kernels.score_tokens(tokens, keys)[1::2]
-        assert np.array_equal(logits[0], np.float32(0.8) * scores[:, slot])
-
-
 def test_native_arguments_are_built_once_and_show_no_key() -> None:
     keys = key_table(100)
     assert keys.marking is keys.marking
     assert "subkeys" not in repr(keys.marking)
     with pytest.raises(IetError, match="not pickled"):
         pickle.dumps(keys.marking)
-
-
-def test_batch_is_a_loop_and_agents_permute() -> None:
-    keys = key_table(1000, agents=5)
-    rng = np.random.default_rng(3)
-    contexts, slots = rng.integers(0, 1000, (8, 1)), rng.integers(-1, 5, 8)
-    batch = rng.standard_normal((8, 1000)).astype(np.float32)
-    rows = batch.copy()
-    kernels.embed_(batch, contexts, slots, keys)
-    for i in range(8):
-        kernels.embed_(rows[i : i + 1], contexts[i : i + 1], slots[i : i + 1], keys)
-    assert np.array_equal(batch, rows)
-
-
-def test_temperature_scales_kappa_row_by_row() -> None:
-    keys = key_table(100)
-    logits = np.zeros((2, 100), dtype=np.float32)
-    kernels.embed_(logits, [[4], [4]], [1, 1], keys, temperature=[1.0, 0.5])
-    assert np.array_equal(logits[1], logits[0] * np.float32(0.5))
 
 
 @pytest.mark.parametrize("n_gram", [2, 3, 16])
@@ -262,16 +231,6 @@ def test_pairs_are_numbered_as_they_first_occur(n_gram: int) -> None:
         assert actual.tolist() == expected
         assert repeats(actual).tolist() == repeated
     assert kernels.pair_numbers([], registry).shape == (0,)
-
-
-def test_positions_find_repeats() -> None:
-    keys = key_table(50, n_gram=3)
-    ids = [1, 2, 3, 1, 2, 3, 1, 2, 60, 1, 2, 3]
-    scored, repeated = kernels.positions(ids, keys)
-    pairs = [tuple(ids[j - 2 : j + 1]) for j in range(2, len(ids))]
-    expected = [False, False] + [pair in pairs[:j] and max(pair) < 50 for j, pair in enumerate(pairs)]
-    assert repeated.tolist() == expected
-    assert scored.tolist() == [False, False] + [max(pair) < 50 for pair in pairs]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -17,7 +17,6 @@ from iet import kernels
 from iet.audit.certainty import temper_posteriors
 from iet.audit.evidence import log_tail
 from iet.errors import InputError, TokenizerMismatch
-from iet.marks.registry import Registry
 from iet.native.pairs import repeats
 from tests.support.letters import LETTERS
 from tests.support.teams import NAMES, WORD_TOKENIZER, WORDS, byte_tokenizer, team, word_tokenizer
@@ -125,31 +124,6 @@ def test_repeating_a_text_adds_no_evidence() -> None:
     assert min(s.log_p for s in thrice.segments) >= everything
     assert min(s.log_p for s in once.segments) >= everything
     assert thrice.repeated >= 2 * 149
-
-
-def test_permuted_agents_permute_the_result() -> None:
-    order = [2, 0, 1]
-    permuted = team([NAMES[i] for i in order])
-    first, second = reader().audit(TEXT), reader(permuted).audit(TEXT)
-    assert second.agents == tuple(NAMES[i] for i in order)
-    for a, b in zip(first.segments, second.segments, strict=True):
-        assert (a.start, a.end, a.agent, a.best_guess) == (b.start, b.end, b.agent, b.best_guess)
-        assert b.log_p == pytest.approx(a.log_p)
-    assert second.posterior is not None
-    np.testing.assert_allclose(second.posterior, first.posterior[:, order], atol=1e-4)
-    dense = [report.transitions.dense(NAMES).confidence for report in (first, second)]
-    np.testing.assert_allclose(dense[1], dense[0])
-
-
-def test_old_and_new_keys_of_an_agent_are_one_agent() -> None:
-    registry = Registry.loads(TEAM.dumps())
-    registry.rotate("critic", secret=bytes(32))
-    text = spell(write(TEAM, [("critic", 150)]) + write(registry, [("critic", 150)], seed=1))
-    report = reader(registry).audit(text)
-    assert agents_of(report) == ["critic"]
-    assert report.agents == NAMES
-    assert report.posterior.shape[1] == 3
-    assert report.transitions.observed == ()
 
 
 def test_a_report_names_its_keys_after_the_registry_changes() -> None:

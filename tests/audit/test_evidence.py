@@ -37,12 +37,6 @@ def arcsine_tail(total: float, count: int) -> float:
     return 0.5 - integral / math.pi
 
 
-def log_p_of(scores: np.ndarray, pairs: np.ndarray, start: int, end: int, family: Family, keys: int) -> float:
-    """`segment_log_p` of one segment under one key."""
-    starts, ends, columns = np.array([[start], [end], [0]])
-    return float(segment_log_p(scores[:, None], pairs, starts, ends, columns, family, keys)[0])
-
-
 def saddlepoint_by_bisection(total: float, count: int, family: Family) -> float:
     """Robinson's formula, unsimplified, with λ by bisection of the family's own mean."""
     if total < 0:
@@ -100,14 +94,6 @@ def test_family_without_a_tail_is_refused() -> None:
         log_tail(1.0, 1, dataclasses.replace(FOURIER, name="sawtooth"))
 
 
-def test_a_repeated_pair_is_no_new_evidence() -> None:
-    scores, pairs = np.full(400, 0.5, dtype=np.float32), np.arange(400)
-    once = log_p_of(scores, pairs, 0, 400, FOURIER, 4)
-    assert once < -20
-    assert log_p_of(scores, pairs % 3, 0, 400, FOURIER, 4) == 0.0
-    assert log_p_of(scores, np.full(400, -1), 0, 400, FOURIER, 4) == 0.0
-
-
 def test_segments_are_tested_on_a_grid_inside_with_each_pair_once() -> None:
     rng = np.random.default_rng(2)
     scores = rng.uniform(-0.5, 1, (3000, 3)).astype(np.float32)
@@ -125,15 +111,6 @@ def test_segments_are_tested_on_a_grid_inside_with_each_pair_once() -> None:
         tail = log_tail(sum(map(float, firsts.values())), len(firsts), FOURIER)
         choices = (15 if grid == 1 else 9) * (3000 // grid + 1) * (3000 // 8).bit_length() * 7
         assert log_p == pytest.approx(min(0.0, tail + math.log(choices)), rel=1e-9, abs=1e-9)
-
-
-def test_correction_grows_with_keys_and_text() -> None:
-    scores, pairs = np.full(3000, 0.4, dtype=np.float32), np.arange(3000)
-    alone = log_p_of(scores[:200], pairs[:200], 0, 200, FOURIER, 1)
-    in_text = log_p_of(scores, pairs, 0, 200, FOURIER, 1)
-    among_keys = log_p_of(scores, pairs, 0, 200, FOURIER, 100)
-    assert alone < in_text < among_keys
-    assert among_keys - in_text == pytest.approx(math.log(100))
 
 
 def test_unmarked_text_rarely_holds_any_segment_below_the_level() -> None:

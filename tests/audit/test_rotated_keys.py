@@ -133,21 +133,6 @@ def test_the_writer_is_a_candidate_under_its_marking_key(decoder: str) -> None:
     assert looked_at >= wrote
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_reading_only_candidates_of_many_keys_gives_the_same_result(
-    decoder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    auditor = reader(TEAM, decoder)
-    few = auditor.audit(token_ids=IDS)
-    monkeypatch.setattr("iet.audit.plan.ALL_KEYS", 1000)
-    every = auditor.audit(token_ids=IDS)
-    assert np.array_equal(few.token_agents, every.token_agents)
-    assert few.evidence == pytest.approx(every.evidence, abs=1e-6, rel=1e-6)
-    for a, b in zip(few.segments, every.segments, strict=True):
-        assert (a.start, a.end, a.agent, a.best_guess) == (b.start, b.end, b.agent, b.best_guess)
-        assert a.posterior == pytest.approx(b.posterior, abs=1e-6)
-
-
 def test_batch_and_single_audits_agree() -> None:
     registry = crowd({"planner": 4, "critic": 3})
     texts = [

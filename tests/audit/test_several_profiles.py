@@ -8,7 +8,6 @@ import itertools
 import math
 import pathlib
 import pickle
-import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -236,15 +235,6 @@ def test_many_keys_give_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None
     assert TALK.accuracy(many) > 0.85
 
 
-def test_rotated_keys_stay_with_their_agent() -> None:
-    registry = families()
-    registry.rotate("writer", secret=secret("new"))
-    both = talk(registry, [("planner", 200), ("writer", 200)])
-    auditor = iet.Auditor(registry)
-    assert [a for a in runs(auditor.audit(both.text)) if a] == ["planner", "writer"]
-    assert [a for a in runs(auditor.audit(TALK.text)) if a][:2] == ["planner", "writer"]
-
-
 def test_profiles_of_one_tokenizer_are_read_together() -> None:
     registry = team(["planner"], tokenizer=DEMO_SOURCE, kappa=KAPPA)
     wide = registry.add_profile(tokenizer=DEMO_SOURCE, scheme=Scheme(kappa=KAPPA, n_gram=2, k_p=3))
@@ -329,14 +319,6 @@ def test_any_text_has_a_report(text: str) -> None:
 
 # Text that was changed after it was generated
 
-FRENCH = (
-    "Le café était fermé à Noël, où l’été n’est qu’un rêve… La mère d’Élodie préfère le thé glacé ; "
-    "«\u00a0c’est très léger\u00a0», dit-elle. Après la forêt, le chœur répète ½ mesure, puis ¾, et le "
-    "maître s’arrête… Où êtes-vous allés, François ? À l’hôtel, près du théâtre, là où Zoë a perdu sa clé. "
-    "Il fêtait déjà son anniversaire… Le garçon reçut un cadeau : une flûte à ½ prix, et le numéro "
-    "2² gravé dessus. "
-)
-
 
 def lost(original: str, after: str, tokenizer: Tokenizer) -> int:
     """Number of (context, token) pairs, n = 2, that a change of the text destroys."""
@@ -345,31 +327,6 @@ def lost(original: str, after: str, tokenizer: Tokenizer) -> int:
     )
     blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
     return len(old) - sum(block.size for block in blocks)
-
-
-@functools.cache
-def french() -> tuple[Registry, str]:
-    registry = team(["planner"], tokenizer=DEMO_SOURCE, kappa=2.0)
-    model = Babbler(Tokenizer(DEMO_SOURCE), FRENCH)
-    ids = model.turn(registry, "planner", 1500, np.random.default_rng(0))
-    return registry, model.tokenizer.decode(ids).strip("\ufffd").strip()
-
-
-@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
-def test_normalising_loses_only_tokens_around_replaced_characters(form: str) -> None:
-    registry, text = french()
-    changed = unicodedata.normalize(form, text)
-    tokenizer = registry.open_tokenizer()
-    ids = tokenizer.encode(text).token_ids
-    # Characters are composed before reading. "…", "½" and the like equal their replacements.
-    exchanged = [c for c in text if unicodedata.normalize("NFKC", c) != c] if "K" in form else []
-    touched = sum(len(tokenizer.encode(c).token_ids) + 2 for c in exchanged)
-    assert lost(text, changed, tokenizer) <= touched
-    assert len(ids) > 1000
-    assert (touched > 0) == ("K" in form)
-    report = iet.Auditor(registry).audit(changed)
-    assert runs(report) == ["planner"]
-    assert report.segments[0].char_end == len(changed)
 
 
 def test_joining_and_trimming_lose_few_tokens_per_seam() -> None:

@@ -70,28 +70,10 @@ def test_cusum_equals_the_recursive_formula(seed, length, tau, min_points):
     assert cusum(z, tau, min_points).tolist() == naive_cusum(z, tau, min_points)
 
 
-def test_cusum_finds_a_step_and_stops_at_tau():
-    z = np.repeat([0.1, 0.5], [20, 30])
-    peak = 20 * (z.mean() - 0.1)
-    assert cusum(z, tau=0.99 * peak).tolist() == [20]
-    assert cusum(z, tau=1.01 * peak).tolist() == []
-    assert cusum(z, tau=0.5, min_points=26).tolist() == []
-
-
 def test_smooth_is_a_centred_mean():
     assert smooth([1.0, 2.0, 6.0, 3.0], 3).tolist() == [1.5, 3.0, 11 / 3, 4.5]
     assert smooth([1.0, 2.0], 1).tolist() == [1.0, 2.0]
     assert smooth([], 5).tolist() == []
-
-
-def test_refine_moves_a_boundary_to_the_hand_over_within_the_radius():
-    f = np.zeros((40, 2))
-    f[:20, 0] = f[20:, 1] = 1.0
-    assert refine(f, [14], radius=8).tolist() == [20]
-    assert refine(f, [14], radius=3).tolist() == [17]
-    assert refine(f, [14], radius=0).tolist() == [14]
-    assert refine(np.ones((40, 2)), [14]).tolist() == [14]
-    assert refine(f, [], radius=8).tolist() == []
 
 
 @pytest.mark.parametrize(

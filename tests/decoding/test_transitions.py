@@ -24,22 +24,6 @@ def test_bitmask_equals_the_formula_and_has_an_inverse(k, data):
     np.testing.assert_array_equal(from_bitmask(mask, k), m)
 
 
-def test_confidence_equals_the_formula():
-    rng = np.random.default_rng(0)
-    scores = rng.uniform(-1, 1, (640, 3)).astype(np.float32)
-    f = windows(scores)
-    result = transitions([(0, 320, 2), (320, 640, 0)], f, neighbourhood=5)
-    centres = np.arange(len(f)) * 16 + 32
-    left_mean = f[centres < 320][-5:].mean(axis=0)
-    right = f[centres > 320][:5].mean(axis=0)
-    lead = (left_mean[2] - max(left_mean[0], left_mean[1])) + (right[0] - max(right[1], right[2]))
-    assert result.agents == (0, 2)
-    assert result.observed[0][:3] == (320, 2, 0)
-    np.testing.assert_allclose(result.confidence, [[0, 0], [1 / (1 + math.exp(-lead)), 0]])
-    assert result.adjacency.tolist() == [[False, False], [True, False]]
-    assert result.bitmask == 4
-
-
 @given(
     st.integers(0, 2**32 - 1), st.integers(1, 20), st.integers(1, 80), st.integers(1, 9), st.integers(1, 3)
 )
@@ -72,18 +56,6 @@ def test_confidence_equals_the_formula_for_any_segments(seed, step, window, neig
     result = transitions(segments, f, window, step, neighbourhood).observed
     assert [t[:3] for t in result] == [t[:3] for t in expected]
     np.testing.assert_allclose([t[3] for t in result], [t[3] for t in expected], rtol=1e-9)
-
-
-def test_neighbourhoods_stay_within_their_own_segments():
-    f = np.zeros((41, 3))
-    segments = [(0, 200, 0), (200, 264, 1), (264, 704, 2)]
-    centres = np.arange(41) * 16 + 32
-    f[(centres > 200) & (centres < 264), 1] = 1
-    f[centres < 200, 0] = f[centres > 264, 2] = 1
-    for passage in transitions(segments, f).observed:
-        assert passage.confidence == pytest.approx(1 / (1 + math.exp(-2)))
-    tiny = [(0, 200, 0), (200, 204, 1), (204, 704, 2)]
-    assert len(transitions(tiny, f).observed) == 2
 
 
 def test_confidence_is_the_best_of_several_boundaries():

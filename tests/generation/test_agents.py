@@ -48,17 +48,6 @@ def _langchain(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) 
     return model.invoke("hello").content
 
 
-def _langgraph(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
-    graph = pytest.importorskip("langgraph.graph")
-    framework = pytest.importorskip("langchain_openai")
-    model = framework.ChatOpenAI(model="m", base_url=url, api_key="none", max_retries=0, extra_body=body)
-    builder = graph.StateGraph(graph.MessagesState)
-    builder.add_node("write", lambda state: {"messages": [model.invoke(state["messages"])]})
-    builder.add_edge(graph.START, "write")
-    state = builder.compile().invoke({"messages": [{"role": "user", "content": "hello"}]})
-    return state["messages"][-1].content
-
-
 def _crewai(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
     return _crewai_llm(url, body, monkeypatch).call("hello")
 
@@ -76,29 +65,6 @@ def _crewai_crew(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     writer = framework.Agent(role="writer", goal="write", backstory="none", llm=model)
     task = framework.Task(description="hello", expected_output="a text", agent=writer)
     return framework.Crew(agents=[writer], tasks=[task]).kickoff().raw
-
-
-def _autogen(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
-    framework = pytest.importorskip("autogen_ext.models.openai")
-    core = pytest.importorskip("autogen_core.models")
-    client = framework.OpenAIChatCompletionClient(
-        model="m",
-        base_url=url,
-        api_key="none",
-        max_retries=0,
-        model_info=core.ModelInfo(
-            vision=False, function_calling=False, json_output=False, structured_output=False, family="unknown"
-        ),
-    )
-
-    async def ask() -> Any:
-        answer = await client.create(
-            [core.UserMessage(content="hello", source="user")], extra_create_args={"extra_body": body}
-        )
-        await client.close()
-        return answer.content
-
-    return asyncio.run(ask())
 
 
 def _autogen_agents(url: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> str:
@@ -128,10 +94,8 @@ FRAMEWORKS: dict[str, Callable[[str, dict[str, Any], pytest.MonkeyPatch], str]] 
     "openai": _openai,
     "openai-agents": _openai_agents,
     "langchain-openai": _langchain,
-    "langgraph": _langgraph,
     "crewai": _crewai,
     "crewai-crew": _crewai_crew,
-    "autogen-ext": _autogen,
     "autogen-agentchat": _autogen_agents,
 }
 

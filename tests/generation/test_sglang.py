@@ -86,20 +86,6 @@ def test_rows_equal_embed(sglang: types.SimpleNamespace, registry: iet.Registry)
 
 
 @needs_sglang
-def test_audit_finds_the_writers(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:
-    engine = Engine(sglang)
-    names = ["critic", "engineer", "planner"]
-    requests = [engine.add([7, 8], named(name), 0.8, length=300) for name in names]
-    plain = engine.add([7, 8], {}, 0.8, length=300)
-    engine.run(300)
-    auditor = iet.Auditor(registry, decoder="window")
-    for name, request in zip(names, requests, strict=True):
-        report = auditor.audit(token_ids=list(request.output_ids))
-        assert report.found == (name,)
-    assert auditor.audit(token_ids=list(plain.output_ids)).found == ()
-
-
-@needs_sglang
 def test_stale_context_ends_the_request_and_names_the_flag(
     sglang: types.SimpleNamespace, registry: iet.Registry
 ) -> None:

@@ -17,7 +17,6 @@ import pytest
 import iet
 from iet.errors import InputError
 from iet.marks.registry import Registry
-from iet.marks.scheme import Scheme
 from iet.native import rows as rows_on_device
 from tests.support import cuda_on_host
 from tests.support.cuda_cases import QueuedOps
@@ -34,7 +33,6 @@ from tests.support.vllm_engine import (
     V2Marker,
     config,
     draw_request,
-    forget_settings,
     host_of,
     marked,
     torch,
@@ -320,112 +318,6 @@ def test_v2_warm_up_under_a_required_agent(host: Any, monkeypatch: pytest.Monkey
 
 
 # ---------------------------------------------------------------- the loop is closed: the text is audited
-
-
-@pytest.fixture(scope="module")
-def library() -> Iterator[Any]:
-    pytest.importorskip("transformers")
-    from iet.demo.conversation import TASK, load_model
-
-    model, tokenizer = load_model()
-    with torch.inference_mode():
-        yield model, tokenizer, tokenizer(TASK).input_ids[:12]
-
-
-each_family = pytest.mark.parametrize("scheme", [Scheme(kappa=2.0), Scheme(family="gumbel")], ids=str)
-
-
-def demo_host(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, scheme: Scheme) -> Registry:
-    from iet.cli.demo import demo_registry
-
-    registry = demo_registry(("planner", "critic"), seed=11, scheme=scheme)
-    registry.save(path)
-    forget_settings()
-    monkeypatch.setenv("IET_REGISTRY", str(path))
-    return registry
-
-
-def who_wrote(registry: Registry, tokenizer: Any, requests: list[Request]) -> list[tuple[str, ...]]:
-    auditor = iet.Auditor(registry, level=1e-4)
-    return [auditor.audit(tokenizer.decode(request.output)).found for request in requests]
-
-
-def writers(prompt: list[int]) -> list[Request]:
-    return [
-        Request(name or "nobody", SamplingParams(temperature=0.9, extra_args=arguments), name, prompt)
-        for name, arguments in [
-            ("planner", {"iet_agent": "planner"}),
-            (None, None),
-            ("critic", {"iet_agent": "critic"}),
-        ]
-    ]
-
-
-@each_family
-def test_v1_text_is_attributed(
-    library: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, scheme: Scheme
-) -> None:
-    from vllm.v1.sample.sampler import Sampler
-
-    model, tokenizer, prompt = library
-    registry = demo_host(tmp_path / "demo.json", monkeypatch, scheme)
-    engine, requests, sampler = Batch(width=model.config.vocab_size), writers(prompt), Sampler()
-    for request in requests:
-        engine.add(request)
-    engine.batch.condense()
-    torch.manual_seed(0)
-    for step in range(90):
-        if step % 7 == 3:
-            engine.batch.swap_states(step % 3, (step + 1) % 3)
-        engine.batch.refresh_metadata()
-        order = [next(r for r in requests if r.id == id) for id in engine.batch.req_ids]
-        logits = model(torch.tensor([request.history for request in order])).logits[:, -1].float()
-        tokens = sampler(logits, engine.batch.sampling_metadata).sampled_token_ids[:, 0].tolist()
-        for row, (request, token) in enumerate(zip(order, tokens, strict=True)):
-            engine.sampled(row, token)
-            request.output.append(token)
-    assert who_wrote(registry, tokenizer, requests) == [("planner",), (), ("critic",)]
-
-
-@each_family
-def test_v2_text_with_drafts_is_attributed(
-    library: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, scheme: Scheme
-) -> None:
-    model, tokenizer, prompt = library
-    registry = demo_host(tmp_path / "demo.json", monkeypatch, scheme)
-    slots, requests, accepted = Slots(4), writers(prompt), 0
-    processor = IETLogitsProcessor(config(model.config.vocab_size), slots.state)
-    for request in requests:
-        slots.add(request, processor)
-    draw = torch.Generator().manual_seed(1)
-    for step in range(200):
-        processor.apply_staged_writes()
-        waiting = [request for request in requests if len(request.output) < 90]
-        if not waiting:
-            break
-        rows, logits = [], []
-        for request in waiting[step % len(waiting) :] + waiting[: step % len(waiting)]:
-            drafts = looked_up(request.history)
-            rows.append((request, drafts))
-            out = model(torch.tensor([request.history + drafts])).logits[0]
-            logits.append(out[len(request.history) - 1 :].float())
-        final = processor.apply(torch.cat(logits), slots.context(rows)) / 0.9
-        tokens = torch.multinomial(final.softmax(dim=-1), 1, generator=draw)[:, 0].tolist()
-        for request, drafts in rows:
-            here, tokens = tokens[: len(drafts) + 1], tokens[len(drafts) + 1 :]
-            right = next((j for j, draft in enumerate(drafts) if here[j] != draft), len(drafts))
-            accepted += right
-            slots.commit(request, here[: right + 1])
-    assert accepted > 5
-    assert who_wrote(registry, tokenizer, requests) == [("planner",), (), ("critic",)]
-
-
-def looked_up(history: list[int]) -> list[int]:
-    """Propose the tokens after an earlier occurrence of the last token, as the n-gram speculator does."""
-    for at in range(len(history) - 2, -1, -1):
-        if history[at] == history[-1]:
-            return history[at + 1 : at + 4]
-    return []
 
 
 # ---------------------------------------------------------------- on a GPU
