@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import pathlib
 import re
 from typing import TYPE_CHECKING
@@ -55,26 +56,18 @@ def open_source(source: str) -> tuple[str, tokenizers.Tokenizer]:
     """
     path = DEMO_MODEL if source == DEMO_SOURCE else pathlib.Path(source)
     name = source
-    try:
-        path.stat()
-    except (OSError, ValueError) as error:
-        if not isinstance(
-            error, (FileNotFoundError, NotADirectoryError)
-        ):  # for example, the name is too long
-            why = getattr(error, "strerror", None) or str(error)
-            raise TokenizerMismatch(f"tokenizer: {source!r:.80} cannot be read ({why})") from None
-    if path.is_dir():
+    if os.path.isdir(path):
         path = path / "tokenizer.json"
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise TokenizerMismatch(
                 f"tokenizer: got the folder {source!r}, in which there is no tokenizer.json, expected one"
             )
-    if not path.is_file():
+    if not os.path.isfile(path):
         known = source.removeprefix(HUB)
         if not is_hub_id(known):
             raise TokenizerMismatch(
-                f"tokenizer: {source!r} does not exist; expected a tokenizer.json, its folder, or the id of a"
-                " repository on the Hub, owner/name"
+                f"tokenizer: {source!r:.200} does not exist or cannot be read; expected a tokenizer.json, its"
+                " folder, or the id of a repository on the Hub, owner/name"
             )
         name, path = f"{HUB}{known}", _from_hub(known)
     return name, _read(path, source)
