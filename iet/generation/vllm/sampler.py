@@ -7,37 +7,23 @@ penalties, which the V1 runner applies after its processors, are vLLM's own func
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+
+_ALL_TOKENS = (1 << 31) - 1
+
+NO_FILTERS = (1.0, 0.0, _ALL_TOKENS, 1.0)
+"""What `filters_of` returns for a request that samples from all tokens at temperature 1."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Filters:
-    """A request's sampling parameters.
-
-    Attributes:
-        temperature: above 0.
-        min_p: 0 to 1; 0: off.
-        top_k: number of tokens; 0 or less: all.
-        top_p: above 0, at most 1; 1: off.
-    """
-
-    temperature: float = 1.0
-    min_p: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-
-    @classmethod
-    def of(cls, params: Any) -> Filters:
-        """Return those of a request's `SamplingParams`."""
-        return cls(params.temperature, params.min_p, params.top_k, params.top_p)
-
-    def values(self, columns: int) -> tuple[float, float, float, float]:
-        """Return temperature, min-p, top-k and top-p, with top-k at most `columns`."""
-        top_k = self.top_k if 0 < self.top_k <= columns else columns
-        return self.temperature, self.min_p, top_k, self.top_p
+def filters_of(params: Any) -> tuple[float, float, int, float]:
+    """Return temperature, min-p, top-k and top-p of a request's `SamplingParams`."""
+    top_k = params.top_k if params.top_k > 0 else _ALL_TOKENS
+    return params.temperature, params.min_p, top_k, params.top_p
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,33 +85,34 @@ def penalise_(logits: torch.Tensor, penalties: Sequence[Penalties]) -> torch.Ten
     return penalised
 
 
-def final_logits(logits: torch.Tensor, table: torch.Tensor, filters: Iterable[Filters]) -> torch.Tensor:
+def final_logits(logits: torch.Tensor, table: torch.Tensor, used: NDArray[np.float64]) -> torch.Tensor:
     """Return the logits that vLLM samples from: softmax of a row is the distribution of its token.
 
         ℓ / T,  -inf if ℓ / T < max + log(min_p),  then top-k, then top-p of the rest
 
     Args:
         logits: floating-point [B, V'], not changed.
-        table: float64 [B, 4] on their device: `Filters.values` of each row.
-        filters: of the requests in the batch; steps that no request needs are skipped.
+        table: float64 [B, 4] on their device: `filters_of` each row.
+        used: the rows of the table, on the host; steps that no request needs are skipped.
 
     Returns:
         float32 [B, V'], a new tensor. Nothing is copied to the host.
     """
-    used = list(filters)
+    temperature, min_p, top_k, top_p = used.T
+    columns = logits.shape[1]
     final = logits.to(torch.float32, copy=True)
-    if any(f.temperature != 1 for f in used):
+    if (temperature != 1).any():
         final.div_(table[:, :1].float())
-    if any(f.min_p > 0 for f in used):
+    if (min_p > 0).any():
         final.masked_fill_(final < final.amax(dim=1, keepdim=True) + table[:, 1:2].float().log(), -torch.inf)
-    top_k = table[:, 2].int() if any(0 < f.top_k < logits.shape[1] for f in used) else None
-    top_p = table[:, 3].float() if any(f.top_p < 1 for f in used) else None
-    if top_k is None and top_p is None:
+    k = table[:, 2].clamp(max=columns).int() if (top_k < columns).any() else None
+    p = table[:, 3].float() if (top_p < 1).any() else None
+    if k is None and p is None:
         return final
     # Not at import, because the module queries the platform.
     from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
-    filtered: torch.Tensor = apply_top_k_top_p(final, top_k, top_p)
+    filtered: torch.Tensor = apply_top_k_top_p(final, k, p)
     return filtered
 
 

@@ -13,7 +13,7 @@ from iet.errors import IetError
 from iet.generation.contexts import SequenceContexts
 from iet.generation.sampling import ContextIds, force_token
 from iet.generation.sessions import SessionRow, SessionRows
-from iet.generation.vllm.sampler import Filters, Penalties, final_logits, force_eos_, penalise_
+from iet.generation.vllm.sampler import NO_FILTERS, Penalties, filters_of, final_logits, force_eos_, penalise_
 from iet.generation.vllm.settings import PLACEHOLDER, REFUSED, RequestKeys, Settings, report
 from iet.kernels import embed_
 from iet.marks.keys import KeyTable
@@ -25,7 +25,7 @@ class _Request:
 
     slot: int  # row of the key table
     temperature: float
-    filters: Filters
+    filters: tuple[float, float, int, float]
     penalties: Penalties
     contexts: SequenceContexts
     key: int = 0  # selects its free tokens
@@ -33,7 +33,7 @@ class _Request:
 
 
 _ENDED = _Request(
-    REFUSED, 1.0, Filters(), Penalties(1.0, 0.0, 0.0, (), ()), SequenceContexts(1, (), (), False)
+    REFUSED, 1.0, NO_FILTERS, Penalties(1.0, 0.0, 0.0, (), ()), SequenceContexts(1, (), (), False)
 )
 """Placeholder for a request whose text ends."""
 
@@ -94,7 +94,7 @@ class V1Marker:
         return _Request(
             slot if session_row is None else session_row.row,
             self._settings.temperature_of(params),
-            Filters.of(params),
+            filters_of(params),
             Penalties.of(params, prompt, output),
             SequenceContexts(self._context_len, prompt, output, self._settings.chooses),
             key,
@@ -163,10 +163,10 @@ class V1Marker:
     ) -> torch.Tensor:
         """Choose the tokens of some rows, and force them."""
         raw, filters = logits.index_select(0, rows), [request.filters for request in requests]
-        table = self._sent([f.values(logits.shape[1]) for f in filters], torch.float64)
+        table = self._sent(filters, torch.float64)
         # The runner applies the penalties again to the result; they have no effect on a forced token.
         penalised = penalise_(raw.to(torch.float32, copy=True), [request.penalties for request in requests])
-        noisy = final_logits(penalised, table, filters)
+        noisy = final_logits(penalised, table, np.array(filters))
         marked = self._ids.are_marked(contexts)
         embed_(noisy, contexts, torch.where(marked, slots, -1), self._sessions.keys, counts=counts)
         return logits.index_copy_(0, rows, force_token(noisy, raw, marked))

@@ -10,14 +10,12 @@ import torch
 from iet.errors import IetError, InputError
 from iet.generation.sampling import ContextIds, force_token, times_before
 from iet.generation.sessions import SessionRows
-from iet.generation.vllm.sampler import Filters, final_logits, force_eos_
+from iet.generation.vllm.sampler import NO_FILTERS, filters_of, final_logits, force_eos_
 from iet.generation.vllm.settings import PLACEHOLDER, REFUSED, RequestKeys, Settings, report
 from iet.kernels import embed_
 from iet.marks.keys import KeyTable
 from iet.native.cuda import Refusals
 from iet.native.rows import SequenceRows
-
-_NO_FILTERS = Filters()
 
 
 class V2Marker:
@@ -38,8 +36,7 @@ class V2Marker:
         self._key_slots = np.full(state.max_num_reqs, -1, dtype=np.int32)
         self._temperatures = np.ones(state.max_num_reqs, dtype=np.float32)
         self._requests = np.zeros(state.max_num_reqs, dtype=np.int64)
-        self._filters = [_NO_FILTERS] * state.max_num_reqs
-        self._filter_values = np.tile(_NO_FILTERS.values(state.vocab_size), (state.max_num_reqs, 1))
+        self._filters = np.tile(NO_FILTERS, (state.max_num_reqs, 1))
         self._changed = False
         self._refusals = Refusals()
         self._ids = ContextIds(settings.keys.profile)
@@ -47,7 +44,7 @@ class V2Marker:
             self._device_slots = torch.from_numpy(self._key_slots.copy()).to(device)
             self._device_temperatures = torch.from_numpy(self._temperatures.copy()).to(device)
             self._device_requests = torch.from_numpy(self._requests.copy()).to(device)
-            self._device_filters = torch.from_numpy(self._filter_values.copy()).to(device)
+            self._device_filters = torch.from_numpy(self._filters.copy()).to(device)
             self._device = self._device_slots.device  # with its index
             self._back = torch.arange(1 - settings.keys.profile.scheme.n_gram, 0, device=device)
         # A row of keys for each slot, for the request's session.
@@ -63,7 +60,7 @@ class V2Marker:
 
     def add(self, index: int, params: Any) -> bool:
         """Add a request, and return whether its rows are changed."""
-        key, temperature, filters = -1, 1.0, _NO_FILTERS
+        key, temperature, filters = -1, 1.0, NO_FILTERS
         try:
             key = self._settings.marking_slot(params)
             if key >= 0:
@@ -71,17 +68,14 @@ class V2Marker:
             if key >= 0 and (session := self._settings.session_of(params)) is not None:
                 key = self._sessions.put(index, key, session)
             if key >= 0:
-                filters, temperature = Filters.of(params), self._settings.temperature_of(params)
-            values = filters.values(self._state.vocab_size)
+                filters, temperature = filters_of(params), self._settings.temperature_of(params)
+            self._filters[index] = filters
         except Exception as error:
             report(f"a request that was admitted cannot be marked, and is ended: {error}")
-            key, filters = REFUSED, _NO_FILTERS
-            values = filters.values(self._state.vocab_size)
+            key, self._filters[index] = REFUSED, NO_FILTERS
         self._ended[index] = key == REFUSED
         self._key_slots[index] = max(key, -1)
         self._temperatures[index] = temperature
-        self._filters[index] = filters
-        self._filter_values[index] = values
         self._changed = True
         return key != -1
 
@@ -99,7 +93,7 @@ class V2Marker:
             (self._key_slots, self._device_slots),
             (self._temperatures, self._device_temperatures),
             (self._requests, self._device_requests),
-            (self._filter_values, self._device_filters),
+            (self._filters, self._device_filters),
         ):
             # A copy, because the arrays may change again before the device has read them.
             staged = torch.from_numpy(values)
@@ -186,8 +180,7 @@ class V2Marker:
         return force_token(noisy, logits, marked)
 
     def _final_logits(self, logits: torch.Tensor, requests: torch.Tensor, ctx: Any) -> torch.Tensor:
-        filters = [self._filters[index] for index in ctx.idx_mapping_np.tolist()]
-        return final_logits(logits, self._device_filters[requests], filters)
+        return final_logits(logits, self._device_filters[requests], self._filters[ctx.idx_mapping_np])
 
     def _are_free(self, requests: torch.Tensor, ctx: Any) -> torch.Tensor:
         """Return which rows [rows] have a free token.
