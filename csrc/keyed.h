@@ -1,8 +1,8 @@
 // The scheme: seed, permutation and perturbation. One definition for host and device.
 //
-// This file and iet/native/reference.py say the same thing twice, once fast and once readable; the known
-// answers in tests/vectors/ bind both. docs/internals/scheme.md is the specification. Every floating-point
-// operation below is rounded to nearest, one at a time: compile the host with -ffp-contract=off.
+// iet/native/reference.py is a readable implementation of the same functions; the known answers in
+// tests/vectors/ test both. docs/internals/scheme.md is the specification. Every floating-point operation is
+// rounded to nearest by itself: compile the host with -ffp-contract=off.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct Grid {
   uint16_t a, b;
 };
 
-// Internal linkage from here: each instruction set compiles its own copy, and a linker must never swap them.
+// Internal linkage from here on: each instruction set compiles its own copy, which the linker must not merge.
 namespace {
 
 // ---------------------------------------------------------------- seed: h_pi(a, c) = SipHash-2-4
@@ -61,25 +61,27 @@ struct SipHash {
   }
 };
 
-// A context of `words` ids fills words/2 + 1 blocks; the last one carries its length in bytes.
-IET_HD uint64_t context_block(const uint32_t* ids, uint32_t words, uint32_t block) {
+// A context of `context_len` ids fills context_len/2 + 1 blocks; the last one contains its length in bytes.
+IET_HD uint64_t context_block(const uint32_t* ids, uint32_t context_len, uint32_t block) {
   const uint32_t i = 2 * block;
-  uint64_t value = i < words ? ids[i] : 0;
-  if (i + 1 < words) return value | static_cast<uint64_t>(ids[i + 1]) << 32;
-  return value | static_cast<uint64_t>(words * 4) << 56;
+  uint64_t value = i < context_len ? ids[i] : 0;
+  if (i + 1 < context_len) return value | static_cast<uint64_t>(ids[i + 1]) << 32;
+  return value | static_cast<uint64_t>(context_len * 4) << 56;
 }
 
 // Additional bits of the last block for a repeated context: its number of earlier occurrences in the
-// sequence, as 3 bytes after the ids. They use empty space, so that the number of blocks stays the same.
-IET_HD uint64_t count_bits(uint32_t words, uint32_t count) {
+// sequence, as 3 bytes after the ids. They use empty space, so the number of blocks stays the same.
+IET_HD uint64_t count_bits(uint32_t context_len, uint32_t count) {
   if (count == 0) return 0;
-  return static_cast<uint64_t>(count & 0xFFFFFFu) << (words & 1 ? 32 : 0) | 3ull << 56;
+  return static_cast<uint64_t>(count & 0xFFFFFFu) << (context_len & 1 ? 32 : 0) | 3ull << 56;
 }
 
-IET_HD uint64_t context_seed(const uint64_t* subkey, const uint32_t* ids, uint32_t words, uint32_t count) {
+IET_HD uint64_t context_seed(const uint64_t* subkey, const uint32_t* ids, uint32_t context_len,
+                             uint32_t count) {
   SipHash hash(subkey[0], subkey[1]);
-  for (uint32_t block = 0; block < words / 2; ++block) hash.absorb(context_block(ids, words, block));
-  hash.absorb(context_block(ids, words, words / 2) | count_bits(words, count));
+  for (uint32_t block = 0; block < context_len / 2; ++block)
+    hash.absorb(context_block(ids, context_len, block));
+  hash.absorb(context_block(ids, context_len, context_len / 2) | count_bits(context_len, count));
   return hash.finish();
 }
 
@@ -152,7 +154,7 @@ IET_HD uint32_t unmix(uint32_t r, const RoundKeys& keys, const Grid& grid) {
   return static_cast<uint32_t>(left) * grid.b + right;
 }
 
-// P: E walked until it lands in [0, V); a bijection of [0, V).
+// P: E is repeated until its result is in [0, V). A bijection of [0, V).
 IET_HD uint32_t permute(uint32_t v, const RoundKeys& keys, const Grid& grid) {
   uint32_t r = mix(v, keys, grid);
   while (r >= grid.vocab) r = mix(r, keys, grid);
@@ -202,12 +204,12 @@ IET_HD float phi_fourier(uint32_t r, uint32_t step) {
 
 // ---------------------------------------------------------------- perturb: Gumbel noise
 
-// Family gumbel has no permutation: a hash of (seed, id), both halves of the seed in it, gives id v, whichever
-// it is, a uniform number u = ((h >> 9) + 0.5)·2^-23 of its own.
+// Family gumbel has no permutation: a hash of (seed, id), with both halves of the seed, maps each id to a
+// uniform variate u = ((h >> 9) + 0.5)·2^-23.
 //
 //   h = v·0x9E3779B1 + low;  h ^= h>>16;  h = h·0x7FEB352D + high;  h ^= h>>15;  h *= 0x846CA68B;  h ^= h>>16
 //
-// The first word is kept apart, because it is one addition where ids are consecutive.
+// noise_word is a separate function, because it needs only one addition for consecutive ids.
 constexpr uint32_t kNoiseStep = 0x9E3779B1u, kNoiseMix1 = 0x7FEB352Du, kNoiseMix2 = 0x846CA68Bu;
 
 IET_HD uint32_t noise_word(uint64_t seed, uint32_t v) { return v * kNoiseStep + static_cast<uint32_t>(seed); }
@@ -246,7 +248,7 @@ constexpr float kLog0 = -0x1.fffffep-1f, kLog1 = 0x1.00007ap-1f, kLog2 = -0x1.55
                 kLog3 = 0x1.ff623ep-3f, kLog4 = -0x1.978e32p-3f, kLog5 = 0x1.614c00p-3f,
                 kLog6 = -0x1.4c3d0ap-3f, kLog7 = 0x1.9dfaeap-4f;
 constexpr float kMinusLogOf2 = -0x1.62e430p-1f;
-// Added to the bits of x, they carry into the exponent where x is sqrt(2) times a power of two or more.
+// Added to the bits of x, they carry into the exponent if the significand of x is at least sqrt(2).
 constexpr uint32_t kRootHalfBits = 0x3F3504F3u, kLogCarry = 0x3F800000u - kRootHalfBits;
 
 // -log(x) for normal x > 0: x = 2^e·(1 + t). Relative error 2.8e-7 for x of the form u or 1 - u.
@@ -264,7 +266,7 @@ IET_HD float minus_log(float x) {
   return fadd(fmul(sum, t), fmul(e, kMinusLogOf2));
 }
 
-// -log(-log u): what is added to a logit; from -2.8116 to 16.6356. Absolute error 1.2e-6.
+// -log(-log u), the noise that is added to a logit: from -2.8116 to 16.6356. Absolute error 1.2e-6.
 IET_HD float gumbel_noise(uint32_t numerator) {
   const float u = fmul(static_cast<float>(static_cast<int32_t>(numerator)), 0x1p-24f);
   return minus_log(minus_log(u));
@@ -275,7 +277,7 @@ IET_HD float gumbel_score(uint32_t numerator) {
   return minus_log(fmul(static_cast<float>(static_cast<int32_t>(0x1000000u - numerator)), 0x1p-24f));
 }
 
-// The logit and the score: every path, on every backend, ends in one of these two lines. For gumbel `phi` is
+// The marked logit and the score: all paths on all backends end in one of these two lines. For gumbel, `phi` is
 // the noise or the score above, and kappa is 1.
 IET_HD float marked_logit(float logit, float kappa, float phi) { return fadd(logit, fmul(kappa, phi)); }
 IET_HD float score(float phi) { return phi; }

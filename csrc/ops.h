@@ -1,4 +1,5 @@
-// What our own ops take: raw pointers, shapes in elements, strides in bytes. Declarations, cpu and cuda.
+// Arguments and declarations of the marking operations on CPU and CUDA: raw pointers, shapes in elements,
+// strides in bytes.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +9,9 @@
 
 namespace iet {
 
-struct Marking {    // what a profile fixes
-  uint32_t vocab;   // V
-  uint32_t n_gram;  // n
+struct KernelParams {  // the constants of a profile and its keys
+  uint32_t vocab;      // V
+  uint32_t n_gram;     // n
   Family family;
   const int32_t* unmarked;  // [n_unmarked] ascending ids below V
   int64_t n_unmarked;
@@ -32,10 +33,10 @@ struct EmbedArgs {
   const int32_t* counts = nullptr;
 };
 
-// How many logits of a row may have to be put back: ids that E walks out of the grid, and unmarked ids. (Family
-// gumbel puts none back: every column has noise.)
-static inline int64_t embed_saved(const Marking& marking) {
-  return static_cast<int64_t>(marking.grid.a) * marking.grid.b - marking.vocab + marking.n_unmarked;
+// Maximum number of logits of a row that are restored after the main loop: ids that E maps outside [0, V), and
+// unmarked ids. (Family gumbel restores none, because every column has noise.)
+static inline int64_t embed_saved(const KernelParams& params) {
+  return static_cast<int64_t>(params.grid.a) * params.grid.b - params.vocab + params.n_unmarked;
 }
 
 struct ScoreArgs {
@@ -61,25 +62,25 @@ struct PermuteArgs {      // known answers
   uint32_t* ranks;  // [count]
 };
 
-// Our own ops on all threads that are asked for (csrc/cpu/threads.h), with the instruction set in use.
-// False, before anything is written, if a slot is out of range, a marked row's context holds a negative id, or
-// a kappa is negative or not finite.
-bool embed_cpu(const Marking&, const EmbedArgs&, int num_threads);
-void score_cpu(const Marking&, const ScoreArgs&, int num_threads);
-void score_spans_cpu(const Marking&, const SpansArgs&, int num_threads);
+// The operations run on `num_threads` threads (csrc/cpu/threads.h) with the selected instruction set. embed_cpu
+// returns false before it writes anything if a slot is out of range, a marked row's context holds a negative
+// id, or a kappa is negative or not finite.
+bool embed_cpu(const KernelParams&, const EmbedArgs&, int num_threads);
+void score_cpu(const KernelParams&, const ScoreArgs&, int num_threads);
+void score_spans_cpu(const KernelParams&, const SpansArgs&, int num_threads);
 void permute_cpu(uint32_t vocab, const PermuteArgs&);
 
 // ---------------------------------------------------------------- CUDA
 //
-// Every pointer is one of the current device. An op is queued on a stream (a cudaStream_t), allocates nothing
-// and waits for nothing; it returns null, or what the CUDA runtime says is wrong. Nothing changes which device
-// is the current one: setting it back would create a context on an unused device.
+// All pointers are on the current device. An operation is queued on a stream (a cudaStream_t), allocates
+// nothing and waits for nothing. It returns null, or the error message of the CUDA runtime. No function changes
+// the current device, because restoring it would create a context on an unused device.
 
 constexpr uint32_t kChunk = 4096;  // ids
 
-struct CudaMarking {  // what a profile fixes, on one device
-  uint32_t vocab;     // V
-  uint32_t n_gram;    // n
+struct CudaKernelParams {  // the constants of a profile and its keys, on one device
+  uint32_t vocab;          // V
+  uint32_t n_gram;         // n
   Family family;
   const uint32_t* unmarked_bits;    // [ceil(V / 32)], bit v is set where id v is unmarked; null: none is
   const uint32_t* unmarked_chunks;  // bit c is set where one of the kChunk ids from c*kChunk on is unmarked
@@ -88,17 +89,17 @@ struct CudaMarking {  // what a profile fixes, on one device
   int64_t n_keys;
 };
 
-struct Integers {  // int32 or int64, as they come
+struct Integers {  // int32 or int64, strided
   const void* data;
   int64_t stride;  // in elements
   int32_t wide;    // 1: int64
 };
 
-// Where rows_cuda leaves a row alone because its arguments are wrong, it writes 1 + the number of the row into
-// one of these. They are host memory that the device sees, so that Python reads them without asking the device.
+// If the arguments of a row are invalid, rows_cuda does not mark it and writes 1 + its number to one of these.
+// They are in mapped host memory, so Python reads them without a call to the device.
 enum Refused { kRefusedContext, kRefusedSlot, kRefusedRow, kRefusedTemperature, kRefusedCount, kRefusals };
 
-// All that embed_cuda reads of a row.
+// The input of embed_cuda for one row.
 struct alignas(16) RowRecord {
   uint64_t seed;  // k_pi
   uint32_t step;  // of the phase, 0 for gumbel; or kLeftAlone
@@ -106,13 +107,11 @@ struct alignas(16) RowRecord {
 };
 constexpr uint32_t kLeftAlone = 0xFFFFFFFFu;  // no step, which is at most half a turn
 
-// Rows of a step, each with a place in a sequence of tokens. A row's context is the n-1 ids before it: of the
-// tokens that are committed, then of the drafts before the row.
-//
-// Without sequences row i is the end of sequence i.
+// Rows of a step, each at a position of a sequence of tokens. A row's context is the n-1 ids before it:
+// committed tokens, then the drafts before the row. Without `sequences`, row i continues sequence i.
 struct CudaRowsArgs {
   int64_t rows;
-  Integers sequences;  // row -> sequence, below 0: padding; null: row i is of sequence i
+  Integers sequences;  // row -> sequence, below 0: padding; null: row i belongs to sequence i
   int64_t n_sequences;
   Integers tokens;       // [n_sequences, columns]; `stride` is that of a sequence
   int64_t token_stride;  // of an element
@@ -124,14 +123,14 @@ struct CudaRowsArgs {
   const float* temperatures;  // [n_sequences]; null: 1
   int64_t temperature_stride;
   float kappa;
-  Integers row_index;  // row -> row of the logits, which is checked here; null: row i is row i
+  Integers row_index;  // row -> row of the logits, checked here; null: the same row
   int64_t logits_rows;
   int32_t* refused;    // [kRefusals]
   RowRecord* records;  // [rows]
-  // [rows], earlier occurrences of the context in its sequence, counted here. Null: not counted
+  // [rows], output: earlier occurrences of the context in its sequence; null: they are not counted
   int32_t* counts;
-  // The same, counted by the caller, [rows]; null: 0, or as counted here.
-  Integers given_counts = {};
+  // [rows], the same as input, counted by the caller; null: 0, or the counts above
+  Integers caller_counts = {};
 };
 
 struct CudaEmbedArgs {
@@ -139,9 +138,9 @@ struct CudaEmbedArgs {
   DType dtype;
   int64_t logits_rows, columns;
   int64_t row_stride, element_stride;  // in bytes
-  const void* source;  // laid out as the logits, and written to them marked; the logits themselves: in place
+  const void* source;                  // logits to mark, with the same layout; equal to `logits`: in place
   int64_t rows;
-  Integers row_index;        // row -> row of logits; null: row i is row i
+  Integers row_index;        // row -> row of the logits; null: the same row
   const RowRecord* records;  // [rows]
 };
 
@@ -162,21 +161,22 @@ struct CudaScoreSpansArgs {
   const int32_t* counts = nullptr;  // [tokens], as in EmbedArgs
 };
 
-const char* rows_cuda(const CudaMarking&, const CudaRowsArgs&, void* stream);
-const char* embed_cuda(const CudaMarking&, const CudaEmbedArgs&, void* stream);
-const char* score_cuda(const CudaMarking&, const CudaScoreArgs&, void* stream);
-const char* score_spans_cuda(const CudaMarking&, const CudaScoreSpansArgs&, void* stream);
-// Load every kernel, which must not wait until a stream is being captured.
+const char* rows_cuda(const CudaKernelParams&, const CudaRowsArgs&, void* stream);
+const char* embed_cuda(const CudaKernelParams&, const CudaEmbedArgs&, void* stream);
+const char* score_cuda(const CudaKernelParams&, const CudaScoreArgs&, void* stream);
+const char* score_spans_cuda(const CudaKernelParams&, const CudaScoreSpansArgs&, void* stream);
+// Load every kernel. Loading is not possible while a stream is being captured.
 const char* load_rows_cuda();
 const char* load_embed_cuda();
 const char* load_score_cuda();
 // Ranks and phi of (seed, id) pairs in host memory.
 const char* permute_cuda(uint32_t vocab, uint32_t k_p, const PermuteArgs& args, float* phis);
-// Number of devices that the driver shows, and the reason if it is 0. Initialises CUDA: a process that forks
-// afterwards has children without it.
+// Number of devices of the driver, and the reason if it is 0. Initialises CUDA, which children of a later fork
+// cannot use.
 int device_count();
 const char* device_error();
-// Zeroed host memory that every device sees at this address, for the life of the process; null, and why.
+// Return zeroed host memory that every device can access at this address, until the process ends; or null and
+// an error.
 void* host_memory(int64_t bytes, const char** error);
 
 }  // namespace iet

@@ -1,4 +1,4 @@
-// NumPy arrays as loops over whole texts take them: of one type, strided as they come, never copied.
+// NumPy arrays as arguments of loops over texts: of one type, with any strides, never copied.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -36,7 +36,7 @@ struct Packed {
 
 namespace pybind11::detail {
 
-// An array of another type, of other dimensions, or that must not be written, is no match: a TypeError.
+// Arrays of another type or number of dimensions, and read-only arrays for outputs, raise TypeError.
 template <class T>
 inline bool fits(handle source, ssize_t dimensions, array& found) {
   using Value = std::remove_const_t<T>;

@@ -16,26 +16,26 @@ void bind_loops_over_spans(py::module_& loops);
 
 namespace {
 
-struct PyMarking {
-  Marking marking;
+struct PyKernelParams {
+  KernelParams params;
 
-  PyMarking(uint32_t vocab, uint32_t n_gram, uint32_t family, uintptr_t unmarked, int64_t n_unmarked,
-            uintptr_t subkeys, uintptr_t k_p, int64_t n_keys)
-      : marking{vocab,
-                n_gram,
-                static_cast<Family>(family),
-                at<int32_t>(unmarked),
-                n_unmarked,
-                at<uint64_t>(subkeys),
-                at<uint32_t>(k_p),
-                n_keys,
-                {}} {
-    check_marking(vocab, n_gram, marking.family);
-    marking.grid = make_grid(vocab);
+  PyKernelParams(uint32_t vocab, uint32_t n_gram, uint32_t family, uintptr_t unmarked, int64_t n_unmarked,
+                 uintptr_t subkeys, uintptr_t k_p, int64_t n_keys)
+      : params{vocab,
+               n_gram,
+               static_cast<Family>(family),
+               at<int32_t>(unmarked),
+               n_unmarked,
+               at<uint64_t>(subkeys),
+               at<uint32_t>(k_p),
+               n_keys,
+               {}} {
+    check_marking(vocab, n_gram, params.family);
+    params.grid = make_grid(vocab);
   }
 };
 
-bool embed_logits(const PyMarking& self, uintptr_t logits, int32_t dtype, int64_t rows, int64_t columns,
+bool embed_logits(const PyKernelParams& self, uintptr_t logits, int32_t dtype, int64_t rows, int64_t columns,
                   int64_t row_stride, int64_t element_stride, uintptr_t contexts, uintptr_t slots,
                   uintptr_t kappas, uintptr_t counts, int num_threads) {
   check(dtype >= 0 && dtype <= 2, "unknown dtype");
@@ -50,20 +50,19 @@ bool embed_logits(const PyMarking& self, uintptr_t logits, int32_t dtype, int64_
                           at<int32_t>(slots),
                           at<float>(kappas),
                           at<int32_t>(counts)};
-  return embed_cpu(self.marking, args, num_threads);
+  return embed_cpu(self.params, args, num_threads);
 }
 
-void score_ids(const PyMarking& self, uintptr_t token_ids, uintptr_t counts, int64_t tokens, uintptr_t scores,
-               int num_threads) {
+void score_ids(const PyKernelParams& self, uintptr_t token_ids, uintptr_t counts, int64_t tokens,
+               uintptr_t scores, int num_threads) {
   py::gil_scoped_release release;
-  score_cpu(self.marking, {at<int64_t>(token_ids), tokens, at<float>(scores), at<int32_t>(counts)},
-            num_threads);
+  score_cpu(self.params, {at<int64_t>(token_ids), tokens, at<float>(scores), at<int32_t>(counts)}, num_threads);
 }
 
-void score_spans(const PyMarking& self, uintptr_t token_ids, uintptr_t counts, uintptr_t counted,
+void score_spans(const PyKernelParams& self, uintptr_t token_ids, uintptr_t counts, uintptr_t counted,
                  uintptr_t boundaries, int64_t spans, uintptr_t sums, int num_threads) {
   py::gil_scoped_release release;
-  score_spans_cpu(self.marking,
+  score_spans_cpu(self.params,
                   {at<int64_t>(token_ids), at<bool>(counted), at<int64_t>(boundaries), spans, at<int64_t>(sums),
                    at<int32_t>(counts)},
                   num_threads);
@@ -74,13 +73,13 @@ void permute_known(uint32_t vocab, uintptr_t seeds, uintptr_t ids, int64_t count
   permute_cpu(vocab, {at<uint64_t>(seeds), at<uint32_t>(ids), count, at<uint32_t>(ranks)});
 }
 
-std::string isas() {  // those that can run here, the best one last
+std::string isas() {  // supported instruction sets, the best one last
   std::string names = cpu_isa_name(0);
   for (int isa = 1; isa < cpu_isas(); ++isa) names += std::string(" ") + cpu_isa_name(isa);
   return names;
 }
 
-int isa_called(const std::string& name) {  // -1: none that can run here
+int isa_called(const std::string& name) {  // -1: not supported here
   for (int isa = 0; isa < cpu_isas(); ++isa)
     if (name == cpu_isa_name(isa)) return isa;
   return -1;
@@ -92,7 +91,7 @@ bool select_isa(const std::string& name) {
   return isa >= 0;
 }
 
-// Addresses of an instruction set's loops, for the test that none is empty.
+// Addresses of an instruction set's loops, for the test that none is null.
 py::list slots(const std::string& name) {
   const int isa = isa_called(name);
   check(isa >= 0, "unknown instruction set");
@@ -112,7 +111,7 @@ py::list slots(const std::string& name) {
 PYBIND11_MODULE(_cpu, m) {
   using namespace iet;
   m.attr("scheme_version") = kSchemeVersion;
-  py::class_<PyMarking>(m, "Marking")
+  py::class_<PyKernelParams>(m, "Marking")
       .def(py::init<uint32_t, uint32_t, uint32_t, uintptr_t, int64_t, uintptr_t, uintptr_t, int64_t>())
       .def("embed", &embed_logits)
       .def("score", &score_ids)

@@ -1,26 +1,27 @@
-// What the loops over hidden Markov chains take (iet/decoding/chain.py, iet/decoding/activity.py); all of it is
-// packed.
+// Arguments of the loops over hidden Markov chains (iet/decoding/chain.py, iet/decoding/activity.py). All
+// arrays are packed.
 #pragma once
 
 #include <cstdint>
 
 namespace iet {
 
-constexpr int64_t kChainLanes =
-    8;  // rows of states are filled up to a multiple of that, chains go side by side
+// Rows of states are padded to a multiple of this, and so many chains are computed at once.
+constexpr int64_t kChainLanes = 8;
 
 inline int64_t chain_width(int64_t states) { return (states + kChainLanes - 1) / kChainLanes * kChainLanes; }
 
-// A chain over agents and, last, the null state, at tokens of a text.
+// A chain over agents and the null state, which is the last one.
 struct Chain {
   const float* ratios;  // [T, states]
   int64_t tokens, states, stages;
   const double *prior, *leave,
-      *again;  // [width], 0 past the states; again: alternates for the null state, 1 for agents
-  double rate, lowest, highest, pace;
+      *self_transition;  // [width], padded by 0; self_transition is 1 for agents, and 1 for the null state if
+                         // it alternates with agents, else 0
+  double rate, lowest, highest, null_rate_ratio;
 };
 
-// The tokens [begin, end) of a text that starts at `first`; `keep`: every token's α.
+// The tokens [begin, end) of a text that starts at `first`. If `keep`, `alpha` gets α of every token.
 struct ChainPart {
   int64_t first, begin, end;
   bool keep;
@@ -28,14 +29,14 @@ struct ChainPart {
   float* alpha;   // [end - begin, stages, width]
 };
 
-// Eight chains of three stages over one text, side by side.
-struct ChainsAside {
+// Eight chains of three stages each over one text, one chain a lane.
+struct ChainBatch {
   const float* ratios;
   int64_t tokens, states;
-  const double *rates, *lowest, *highest, *paces, *alternates;  // [8]
-  const double *priors, *leave;                                 // [states, 8]
-  double *first, *second, *third;                               // [states, 8]
-  double* log_ratios;                                           // [8]
+  const double *rates, *lowest, *highest, *null_rate_ratios, *alternates;  // [8]
+  const double *priors, *leave;                                            // [states, 8]
+  double *first, *second, *third;                                          // [states, 8]
+  double* log_ratios;                                                      // [8]
 };
 
 }  // namespace iet

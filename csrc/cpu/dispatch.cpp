@@ -1,5 +1,5 @@
-// Which instruction set runs (chosen once by cpuid; IET_CPU names another, which iet/native/load.py passes on),
-// and how the work of our own ops is cut for threads.
+// Choice of the instruction set (once, by cpuid, or by IET_CPU through iet/native/load.py), and partition of
+// the marking operations for threads.
 #include <limits>
 #include <memory>
 
@@ -42,36 +42,36 @@ int cpu_isa() { return selected; }
 
 void select_cpu_isa(int isa) { selected = isa; }
 
-bool embed_cpu(const Marking& marking, const EmbedArgs& args, int num_threads) {
-  const int64_t words = marking.n_gram - 1;
+bool embed_cpu(const KernelParams& params, const EmbedArgs& args, int num_threads) {
+  const int64_t words = params.n_gram - 1;
   for (int64_t row = 0; row < args.rows; ++row) {
     const int32_t slot = args.slots[row];
-    if (slot < -1 || slot >= marking.n_keys) return false;
-    if (slot < 0) continue;  // of an unmarked row nothing else is read
+    if (slot < -1 || slot >= params.n_keys) return false;
+    if (slot < 0) continue;  // other arguments of unmarked rows are not read
     if (!(args.kappas[row] >= 0 && args.kappas[row] < std::numeric_limits<float>::infinity())) return false;
     for (int64_t i = 0; i < words; ++i)
       if (args.contexts[row * words + i] < 0) return false;
   }
-  const int64_t grain = marking.vocab < kGrainLogits ? kGrainLogits / marking.vocab : 1;
-  const int64_t room = embed_saved(marking);
+  const int64_t grain = params.vocab < kGrainLogits ? kGrainLogits / params.vocab : 1;
+  const int64_t room = embed_saved(params);
   const int workers = parallel_workers(args.rows, grain, num_threads);
   const std::unique_ptr<float[]> saved(new float[static_cast<size_t>(workers * room) + 1]);
   in_parallel(args.rows, grain, num_threads, [&](int worker, int64_t begin, int64_t end) {
-    loops().embed_rows(marking, args, begin, end, saved.get() + worker * room);
+    loops().embed_rows(params, args, begin, end, saved.get() + worker * room);
   });
   return true;
 }
 
-void score_cpu(const Marking& marking, const ScoreArgs& args, int num_threads) {
-  over_tiles(args.tokens, marking.n_keys, num_threads,
-             [&](const Tile& tile) { loops().score_tile(marking, args, tile); });
+void score_cpu(const KernelParams& params, const ScoreArgs& args, int num_threads) {
+  over_tiles(args.tokens, params.n_keys, num_threads,
+             [&](const Tile& tile) { loops().score_tile(params, args, tile); });
 }
 
-void score_spans_cpu(const Marking& marking, const SpansArgs& args, int num_threads) {
+void score_spans_cpu(const KernelParams& params, const SpansArgs& args, int num_threads) {
   if (args.spans == 0) return;
   const int64_t start = args.boundaries[0], tokens = args.boundaries[args.spans] - start;
-  over_tiles(tokens, marking.n_keys, num_threads, [&](const Tile& tile) {
-    loops().score_spans_tile(marking, args,
+  over_tiles(tokens, params.n_keys, num_threads, [&](const Tile& tile) {
+    loops().score_spans_tile(params, args,
                              {start + tile.token_begin, start + tile.token_end, tile.key_begin, tile.key_end});
   });
 }

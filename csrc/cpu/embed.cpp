@@ -1,11 +1,11 @@
 // embed_ on the CPU: logits[v] += kappa * phi(P(v)), or the noise of family gumbel, over every marked row.
 //
-// Per row of the a x b grid two passes: the permutation in 16-bit lanes into a buffer, then phi and the
-// logits in 32-bit lanes, each over several registers at once. One register through all of it would wait for
-// the latency of its own chain. The main loop ignores that E can leave [0, V). The few ids of this kind are
-// computed by inverting E, and corrected afterwards.
+// Each row of the a x b grid takes two passes: the permutation in 16-bit lanes into a buffer, then phi and the
+// logits in 32-bit lanes, each with several registers at once to hide latency. The main loop ignores that E can
+// leave [0, V). These few ids are found by inverting E, and corrected afterwards.
 //
-// No standard library here: an inline function of it, compiled for AVX-512, could be linked in for everyone.
+// No standard library here: the linker could use its inline functions, compiled for AVX-512, on every
+// processor.
 #include "lanes.h"
 #include "loops.h"
 
@@ -172,8 +172,8 @@ void add_grid_row(typename T::Storage* logits, int64_t stride, int count, const 
     }
     return;
   }
-  // A last register that is not full begins earlier instead: it is loaded before and stored after what it
-  // overlaps, and both hold the same there.
+  // The last, partial register begins earlier and overlaps the previous one: it is loaded before and stored
+  // after it, with equal values in the overlap.
   const int last = count - kHalf;
   F32 end[1] = {Lanes<T>::load(logits + last)};
   int i = 0;
@@ -186,7 +186,7 @@ void add_grid_row(typename T::Storage* logits, int64_t stride, int count, const 
 }
 
 template <class T>
-void embed_row(const Marking& marking, const Grid& grid, const RoundKeys& keys, uint32_t step, float kappa,
+void embed_row(const KernelParams& params, const Grid& grid, const RoundKeys& keys, uint32_t step, float kappa,
                typename T::Storage* logits, int64_t stride, Tables& tables, typename T::Storage* saved) {
   const FourierLanes lanes(grid, step);
   const uint32_t cells = static_cast<uint32_t>(grid.a) * grid.b;
@@ -195,7 +195,7 @@ void embed_row(const Marking& marking, const Grid& grid, const RoundKeys& keys, 
     const uint32_t v = unmix(r, keys, grid);
     if (v < grid.vocab) saved[count_saved++] = logits[v * stride];
   }
-  for (int64_t i = 0; i < marking.n_unmarked; ++i) saved[count_saved++] = logits[marking.unmarked[i] * stride];
+  for (int64_t i = 0; i < params.n_unmarked; ++i) saved[count_saved++] = logits[params.unmarked[i] * stride];
 
   for (int i = 0; i < grid.b; ++i)
     tables.round2[i] = tables.round2[i + grid.b] = bmix(static_cast<uint16_t>(i), keys.k2, grid.a);
@@ -213,22 +213,22 @@ void embed_row(const Marking& marking, const Grid& grid, const RoundKeys& keys, 
     const float shift = phi_fourier(permute(v, keys, grid), step);
     logits[v * stride] = T::store(marked_logit(T::load(saved[next++]), kappa, shift));
   }
-  for (int64_t i = 0; i < marking.n_unmarked; ++i) logits[marking.unmarked[i] * stride] = saved[next++];
+  for (int64_t i = 0; i < params.n_unmarked; ++i) logits[params.unmarked[i] * stride] = saved[next++];
 }
 
 // The seed of a row; false if the row is not marked.
-bool row_seed(const Marking& marking, const EmbedArgs& args, int64_t row, uint64_t& seed) {
-  const int64_t slot = args.slots[row], words = marking.n_gram - 1;
+bool row_seed(const KernelParams& params, const EmbedArgs& args, int64_t row, uint64_t& seed) {
+  const int64_t slot = args.slots[row], words = params.n_gram - 1;
   if (slot < 0) return false;
   const int64_t* context = args.contexts + row * words;
   uint32_t ids[16];
   bool marked = true;
   for (int64_t i = 0; i < words; ++i) {
-    marked &= is_marked_id(context[i], marking.vocab, marking.unmarked, marking.n_unmarked);
+    marked &= is_marked_id(context[i], params.vocab, params.unmarked, params.n_unmarked);
     ids[i] = static_cast<uint32_t>(context[i]);
   }
   const uint32_t count = args.counts == nullptr ? 0 : static_cast<uint32_t>(args.counts[row]);
-  if (marked) seed = context_seed(marking.subkeys + 2 * slot, ids, static_cast<uint32_t>(words), count);
+  if (marked) seed = context_seed(params.subkeys + 2 * slot, ids, static_cast<uint32_t>(words), count);
   return marked;
 }
 
@@ -239,12 +239,12 @@ typename T::Storage* row_logits(const EmbedArgs& args, int64_t row) {
 
 // Family gumbel: logits[v] += kappa·noise(v) over every column.
 template <class T>
-void embed_noise_rows(const Marking& marking, const EmbedArgs& args, int64_t begin, int64_t end) {
+void embed_noise_rows(const KernelParams& params, const EmbedArgs& args, int64_t begin, int64_t end) {
   const int64_t stride = args.element_stride / static_cast<int64_t>(sizeof(typename T::Storage));
   uint32_t words[kChunk + kPad];
   for (int64_t row = begin; row < end; ++row) {
     uint64_t seed;
-    if (!row_seed(marking, args, row, seed)) continue;
+    if (!row_seed(params, args, row, seed)) continue;
     const GumbelLanes noise(seed);
     auto* logits = row_logits<T>(args, row);
     for (int64_t first = 0; first < args.columns; first += kChunk) {
@@ -257,43 +257,44 @@ void embed_noise_rows(const Marking& marking, const EmbedArgs& args, int64_t beg
 
 // Family fourier: logits[v] += kappa·phi(P(v)) over the vocabulary.
 template <class T>
-void embed_phi_rows(const Marking& marking, const EmbedArgs& args, int64_t begin, int64_t end, void* saved) {
-  const Grid& grid = marking.grid;
+void embed_phi_rows(const KernelParams& params, const EmbedArgs& args, int64_t begin, int64_t end,
+                    void* saved) {
+  const Grid& grid = params.grid;
   const int64_t stride = args.element_stride / static_cast<int64_t>(sizeof(typename T::Storage));
   Tables tables;
   bool prepared = false;
   for (int64_t row = begin; row < end; ++row) {
     uint64_t seed;
-    if (!row_seed(marking, args, row, seed)) continue;
+    if (!row_seed(params, args, row, seed)) continue;
     if (!prepared) {
       for (int i = 0; i < 2 * grid.b + kPad; ++i) tables.index[i] = static_cast<uint16_t>(i % grid.b);
       for (int i = 0; i < kPad; ++i) tables.round2[2 * grid.b + i] = 0;  // read by unused lanes
       prepared = true;
     }
-    const uint32_t step = phase_step(marking.k_p[args.slots[row]], grid.vocab);
-    embed_row<T>(marking, grid, RoundKeys(seed), step, args.kappas[row], row_logits<T>(args, row), stride,
+    const uint32_t step = phase_step(params.k_p[args.slots[row]], grid.vocab);
+    embed_row<T>(params, grid, RoundKeys(seed), step, args.kappas[row], row_logits<T>(args, row), stride,
                  tables, static_cast<typename T::Storage*>(saved));
   }
 }
 
 template <class T>
-void embed_family(const Marking& marking, const EmbedArgs& args, int64_t begin, int64_t end, void* saved) {
-  if (marking.family == Family::gumbel) return embed_noise_rows<T>(marking, args, begin, end);
-  return embed_phi_rows<T>(marking, args, begin, end, saved);
+void embed_family(const KernelParams& params, const EmbedArgs& args, int64_t begin, int64_t end, void* saved) {
+  if (params.family == Family::gumbel) return embed_noise_rows<T>(params, args, begin, end);
+  return embed_phi_rows<T>(params, args, begin, end, saved);
 }
 
 }  // namespace
 
 namespace IET_ISA {
 
-void embed_rows(const Marking& marking, const EmbedArgs& args, int64_t begin, int64_t end, void* saved) {
+void embed_rows(const KernelParams& params, const EmbedArgs& args, int64_t begin, int64_t end, void* saved) {
   switch (args.dtype) {
     case DType::float32:
-      return embed_family<Float32>(marking, args, begin, end, saved);
+      return embed_family<Float32>(params, args, begin, end, saved);
     case DType::float16:
-      return embed_family<Float16>(marking, args, begin, end, saved);
+      return embed_family<Float16>(params, args, begin, end, saved);
     case DType::bfloat16:
-      return embed_family<BFloat16>(marking, args, begin, end, saved);
+      return embed_family<BFloat16>(params, args, begin, end, saved);
   }
 }
 

@@ -1,9 +1,8 @@
-// The vector operations that the loops of embed.cpp are made of, one reading per instruction set.
+// Vector operations of the loops, implemented once per instruction set.
 //
 // An instruction set is: U16, a register of kLanes 16-bit lanes; I32 and F32, of half as many 32-bit lanes; and
 // the functions below. The digits (left, right) of a column travel as a pair in one 32-bit lane. Every float
-// operation is rounded on its own, as in keyed.h. IET_PORTABLE builds the reading for processors that have none
-// of their own.
+// operation is rounded by itself, as in keyed.h. IET_PORTABLE builds the implementation for other processors.
 #pragma once
 
 #include <cstdint>
@@ -80,7 +79,7 @@ inline F32 as_float(I32 x) { return _mm512_castsi512_ps(x); }
 inline I32 as_bits(F32 x) { return _mm512_castps_si512(x); }
 inline F32 fmul(F32 x, F32 y) { return _mm512_mul_ps(x, y); }
 inline F32 fadd(F32 x, F32 y) { return _mm512_add_ps(x, y); }
-// 1/4 - |x|·2^-32; the product is exact, so fusing it with the difference rounds no other way.
+// 1/4 - |x|·2^-32; the product is exact, so a fused operation gives the same result.
 inline F32 quarter_less(F32 x) {
   return _mm512_fnmadd_ps(_mm512_abs_ps(x), _mm512_set1_ps(0x1p-32f), _mm512_set1_ps(0.25f));
 }
@@ -409,7 +408,7 @@ inline void narrow16(uint16_t* to, I32 x) {
 
 #endif
 
-// What has no instruction for half: the integer steps of numeric.h, lane by lane.
+// Without instructions for half: the integer arithmetic of numeric.h in each lane.
 inline F32 load_halves(const uint16_t* from) {
   const I32 stored = widen16(from);
   const I32 size = shift_left<13>(and32(stored, set32(0x7FFF)));

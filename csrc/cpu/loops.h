@@ -1,4 +1,4 @@
-// The loops: one source, compiled once per instruction set, and the tables through which the ops call them.
+// Loops that are compiled once per instruction set, and the tables through which operations call them.
 #pragma once
 
 #include "../ops.h"
@@ -7,9 +7,8 @@
 
 namespace iet {
 
-// Declares a struct of pointers to some loops, and the loops of every instruction set. A list of loops names
-// each of them once, with its arguments; a table is made of the whole list, so that no slot of it is ever
-// empty.
+// Declares a struct of pointers to loops, and the loops of every instruction set. LOOPS names each loop once,
+// with its arguments, and fills the whole table, so no pointer is null.
 #define IET_LOOP_POINTER(name, ...) void (*name)(__VA_ARGS__);
 #define IET_LOOP_FUNCTION(name, ...) void name(__VA_ARGS__);
 #define IET_DECLARE_LOOPS(Table, LOOPS) \
@@ -44,18 +43,18 @@ namespace iet {
   constexpr Table k##Table[] = {baseline::kLoops};
 #endif
 
-// `saved`: room of one worker for embed_saved() logits of 4 bytes, which a row puts back.
-#define IET_OWN_LOOPS(LOOP)                                                                         \
-  LOOP(embed_rows, const Marking&, const EmbedArgs&, int64_t begin, int64_t end, void* saved)       \
-  LOOP(score_tile, const Marking&, const ScoreArgs&, const Tile&)                                   \
-  LOOP(score_spans_tile, const Marking&, const SpansArgs&, const Tile&)                             \
-  LOOP(permute_ids, uint32_t vocab, const PermuteArgs&)                                             \
-  LOOP(chain_forward, const Chain&, const ChainPart&, double* onward, double* held, float* room,    \
-       double* log_ratio)                                                                           \
-  LOOP(chain_backward, const Chain&, const ChainPart&, double* beta, double* held, double* weights, \
-       float* room, float* posterior, float* left)                                                  \
-  LOOP(chains_aside, const ChainsAside&)                                                            \
-  LOOP(two_states, const double* ratios, int64_t columns, int64_t first, int64_t end, double enter, \
+// `saved`: buffer of one worker for embed_saved() logits of 4 bytes, which embed_rows restores.
+#define IET_OWN_LOOPS(LOOP)                                                                                  \
+  LOOP(embed_rows, const KernelParams&, const EmbedArgs&, int64_t begin, int64_t end, void* saved)           \
+  LOOP(score_tile, const KernelParams&, const ScoreArgs&, const Tile&)                                       \
+  LOOP(score_spans_tile, const KernelParams&, const SpansArgs&, const Tile&)                                 \
+  LOOP(permute_ids, uint32_t vocab, const PermuteArgs&)                                                      \
+  LOOP(chain_forward, const Chain&, const ChainPart&, double* leaving, double* occupancy, float* padded_row, \
+       double* log_ratio)                                                                                    \
+  LOOP(chain_backward, const Chain&, const ChainPart&, double* beta, double* occupancy, double* weights,     \
+       float* padded_row, float* posterior, float* null_posterior)                                           \
+  LOOP(batched_log_likelihood, const ChainBatch&)                                                            \
+  LOOP(two_states, const double* ratios, int64_t columns, int64_t first, int64_t end, double enter,          \
        double stay, double* outside, double* inside, double* log_ratios)
 IET_DECLARE_LOOPS(OwnLoops, IET_OWN_LOOPS)
 

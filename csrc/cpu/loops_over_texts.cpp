@@ -1,7 +1,7 @@
 // Loops over whole texts. Each has a twin in tests/oracle with the same steps in the same order, so that
 // results agree to the bit.
 //
-// Compiled once, for every processor: they wait for memory and branches, not for arithmetic.
+// Compiled once for all instruction sets, because memory and branches limit them, not arithmetic.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -24,12 +24,12 @@ void number_pairs(Integers ids, Bools scored, Row<const uint64_t> factors, uint6
   int64_t count = 0;
   for (int64_t t = 0; t < ids.size; ++t) {
     if (!scored[t]) continue;
-    uint64_t mixed = 0;
-    for (int64_t back = 0; back < n_gram; ++back) mixed += static_cast<uint64_t>(ids[t - back]) * factors[back];
-    for (int64_t place = static_cast<int64_t>(mixed >> shift);;) {
-      const int64_t first = slots[place];
+    uint64_t hash = 0;
+    for (int64_t back = 0; back < n_gram; ++back) hash += static_cast<uint64_t>(ids[t - back]) * factors[back];
+    for (int64_t slot = static_cast<int64_t>(hash >> shift);;) {
+      const int64_t first = slots[slot];
       if (first < 0) {
-        slots[place] = static_cast<int32_t>(t);
+        slots[slot] = static_cast<int32_t>(t);
         numbers[t] = count++;
         break;
       }
@@ -39,7 +39,7 @@ void number_pairs(Integers ids, Bools scored, Row<const uint64_t> factors, uint6
         numbers[t] = numbers[first];
         break;
       }
-      place = place + 1 < slots.size ? place + 1 : 0;
+      slot = slot + 1 < slots.size ? slot + 1 : 0;
     }
   }
 }
@@ -59,9 +59,9 @@ void number_texts(Integers ids, Bools scored, Row<const uint64_t> factors, int64
     if (end - start <= back) continue;
     int64_t bits = 4;
     while ((int64_t{1} << bits) <= 2 * (end - start)) ++bits;
-    const Row<int32_t> some = slots.from(0, int64_t{1} << bits);
-    for (int64_t i = 0; i < some.size; ++i) some[i] = -1;
-    number_pairs(ids.from(start, end - back), scored.from(start + back, end), factors, 64 - bits, some,
+    const Row<int32_t> used_slots = slots.from(0, int64_t{1} << bits);
+    for (int64_t i = 0; i < used_slots.size; ++i) used_slots[i] = -1;
+    number_pairs(ids.from(start, end - back), scored.from(start + back, end), factors, 64 - bits, used_slots,
                  numbers.from(start + back, end));
     repeats(Integers{numbers.data + start * numbers.stride, numbers.stride, end - start},
             repeated.from(start, end));
@@ -105,20 +105,21 @@ int64_t longest_repeat(Integers pairs) {
 }
 
 bool far_sources(Integers runs, int64_t window, int64_t shortest, Row<int64_t> firsts, Row<int64_t> sources) {
-  int64_t done = 0;
-  bool some = false;
+  int64_t covered_end = 0;
+  bool has_sources = false;
   for (int64_t t = 0; t < runs.size; ++t) {
     if (runs[t] < 0) continue;
     const int64_t first = firsts[runs[t]];
     if (first < 0) {
       firsts[runs[t]] = t;
     } else if (t - first >= window) {
-      some = true;
-      for (int64_t j = std::max(done, t - shortest + 1); j <= t; ++j) sources[j] = sources[j - t + first];
-      done = t + 1;
+      has_sources = true;
+      for (int64_t j = std::max(covered_end, t - shortest + 1); j <= t; ++j)
+        sources[j] = sources[j - t + first];
+      covered_end = t + 1;
     }
   }
-  return some;
+  return has_sources;
 }
 
 void fresh_weights(Integers pairs, int64_t window, Row<int64_t> last, Row<float> weights) {
@@ -132,7 +133,7 @@ void fresh_weights(Integers pairs, int64_t window, Row<int64_t> last, Row<float>
 void shared_weights(Integers pairs, int64_t window, Row<const float> shares, Row<int32_t> counts,
                     Row<float> weights) {
   const int64_t tokens = pairs.size;
-  const auto count_of = [&](int64_t t) -> int32_t& {  // the last one counts -1
+  const auto count_of = [&](int64_t t) -> int32_t& {  // the last count is that of -1
     return counts[pairs[t] < 0 ? counts.size - 1 : pairs[t]];
   };
   for (int64_t t = 0; t < std::min(window, tokens); ++t) ++count_of(t);
@@ -205,25 +206,26 @@ void held_sums(Matrix<const X> gamma, Matrix<const X> sums, Row<const X> weights
                Row<double> tokens) {
   for (int64_t b = 0; b < gamma.rows; ++b)
     for (int64_t a = 0; a < gamma.columns; ++a) {
-      const double held = gamma(b, a);
-      total[a] += held * sums(b, a);
-      tokens[a] += held * weights[b];
+      const double occupancy = gamma(b, a);
+      total[a] += occupancy * sums(b, a);
+      tokens[a] += occupancy * weights[b];
     }
 }
 
 // ---------------------------------------------------------------- iet/decoding/posterior.py
 
-void likeliest(Matrix<const float> gamma, Row<const float> rest, int64_t resolution, bool allow_unattributed,
-               Matrix<float> posterior, Row<float> left, Row<int32_t> labels) {
+void likeliest(Matrix<const float> gamma, Row<const float> null_gamma, int64_t resolution,
+               bool allow_unattributed, Matrix<float> posterior, Row<float> null_posterior,
+               Row<int32_t> labels) {
   for (int64_t t = 0; t < labels.size; ++t) {
     const int64_t pool = t / resolution;
     int64_t best = 0;
-    left[t] = rest[pool];
+    null_posterior[t] = null_gamma[pool];
     for (int64_t a = 0; a < gamma.columns; ++a) {
       posterior(t, a) = gamma(pool, a);
       if (gamma(pool, a) > gamma(pool, best)) best = a;
     }
-    labels[t] = allow_unattributed && gamma(pool, best) <= rest[pool] ? -1 : static_cast<int32_t>(best);
+    labels[t] = allow_unattributed && gamma(pool, best) <= null_gamma[pool] ? -1 : static_cast<int32_t>(best);
   }
 }
 
@@ -236,31 +238,31 @@ void place_boundaries(Matrix<const X> x, Row<const float> weights, Row<const dou
       ++t;
       continue;
     }
-    const int32_t old = labels[t - 1], next = labels[t];
+    const int32_t previous = labels[t - 1], next = labels[t];
     const int64_t low = std::max(begin + 1, t - reach + 1);
-    int64_t high = t, place = t;
+    int64_t high = t, boundary = t;
     while (high < std::min(t + reach - 1, labels.size - 1) && labels[high + 1] == next) ++high;
     double best = 0;
     for (int side = 0; side < 2; ++side) {
-      const int32_t more = side ? old : next, less = side ? next : old;
+      const int32_t gaining = side ? previous : next, losing = side ? next : previous;
       const int64_t count = side ? high - t : t - low;
-      double gained = 0;
-      for (int64_t away = 0; away < count; ++away) {
-        const int64_t j = t - 1 - away + side * (2 * away + 1);
-        if (more >= 0) gained += weights[j] * (strengths[more] * x(j, more) - offsets[more]);
-        if (less >= 0) gained -= weights[j] * (strengths[less] * x(j, less) - offsets[less]);
-        if (gained > best) best = gained, place = j + side;
+      double gain = 0;
+      for (int64_t distance = 0; distance < count; ++distance) {
+        const int64_t j = t - 1 - distance + side * (2 * distance + 1);
+        if (gaining >= 0) gain += weights[j] * (strengths[gaining] * x(j, gaining) - offsets[gaining]);
+        if (losing >= 0) gain -= weights[j] * (strengths[losing] * x(j, losing) - offsets[losing]);
+        if (gain > best) best = gain, boundary = j + side;
       }
     }
-    for (int64_t j = place; j < t; ++j) labels[j] = next;
-    for (int64_t j = t; j < place; ++j) labels[j] = old;
-    begin = place;
-    t = std::max(t, place) + 1;
+    for (int64_t j = boundary; j < t; ++j) labels[j] = next;
+    for (int64_t j = t; j < boundary; ++j) labels[j] = previous;
+    begin = boundary;
+    t = std::max(t, boundary) + 1;
   }
 }
 
-void absorb_short_runs(Matrix<const float> posterior, Row<const float> left, int64_t min_segment,
-                       Row<int64_t> standing, Row<int32_t> labels) {
+void absorb_short_runs(Matrix<const float> posterior, Row<const float> null_posterior, int64_t min_segment,
+                       Row<int64_t> run_starts, Row<int32_t> labels) {
   const int64_t tokens = labels.size;
   int64_t count = 0, start = 0, end = 0;
   while (end < tokens) {
@@ -274,17 +276,17 @@ void absorb_short_runs(Matrix<const float> posterior, Row<const float> left, int
         if (neighbour < 0 || neighbour >= tokens) continue;
         const int32_t label = labels[neighbour];
         double mass = 0;
-        for (int64_t t = start; t < end; ++t) mass += label < 0 ? left[t] : posterior(t, label);
+        for (int64_t t = start; t < end; ++t) mass += label < 0 ? null_posterior[t] : posterior(t, label);
         if (mass > best) best = mass, likeliest = label;
       }
       for (int64_t t = start; t < end; ++t) labels[t] = likeliest;
     }
     const bool joins_left = count > 0 && labels[start - 1] == labels[start];
     if (end < tokens && labels[end] == labels[end - 1]) {
-      if (joins_left) start = standing[--count];
+      if (joins_left) start = run_starts[--count];
       continue;
     }
-    if (!joins_left) standing[count++] = start;
+    if (!joins_left) run_starts[count++] = start;
     start = end;
   }
 }
@@ -336,9 +338,9 @@ void distinct(Matrix<const X> scores, Integers pairs, Integers lows, Integers hi
     }
 }
 
-// log of 1 - P or of P, at most 0
-double log_of(double value, bool rest) {
-  return std::min(0.0, rest ? std::log1p(-std::exp(std::min(value, -1e-16))) : value);
+// Return log(1 - P) if `complement`, else log P, from log P; at most 0.
+double log_of(double value, bool complement) {
+  return std::min(0.0, complement ? std::log1p(-std::exp(std::min(value, -1e-16))) : value);
 }
 
 void binomial(Integers successes, Integers trials, double chance, Row<double> log_p) {
@@ -351,8 +353,8 @@ void binomial(Integers successes, Integers trials, double chance, Row<double> lo
       log_p[i] = -std::numeric_limits<double>::infinity();
       continue;
     }
-    const bool rest = k <= count * q;
-    if (rest) k = count + 1 - k, q = 1.0 - q;
+    const bool complement = k <= count * q;
+    if (complement) k = count + 1 - k, q = 1.0 - q;
     double first = std::lgamma(count + 1.0) - std::lgamma(k + 1.0) - std::lgamma(count - k + 1.0);
     first += k * std::log(q) + (count - k) * std::log(1.0 - q);
     double term = 1, terms = 1;
@@ -362,7 +364,7 @@ void binomial(Integers successes, Integers trials, double chance, Row<double> lo
       terms += term;
       if (term < 1e-17) break;
     }
-    log_p[i] = log_of(first + std::log(terms), rest);
+    log_p[i] = log_of(first + std::log(terms), complement);
   }
 }
 
@@ -371,17 +373,17 @@ void gamma(Row<const double> totals, Integers counts, Row<double> log_p) {
     const int64_t count = counts[i];
     const double total = totals[i];
     if (count == 0 || total <= 0) continue;
-    const bool rest = total < count;
-    int64_t k = rest ? count : count - 1;
+    const bool complement = total < count;
+    int64_t k = complement ? count : count - 1;
     const double first = k * std::log(total) - total - std::lgamma(k + 1.0);
     double term = 1, terms = 1;
     while (term > 1e-17) {
-      if (rest) term *= total / ++k;
+      if (complement) term *= total / ++k;
       else if (k > 0) term *= k-- / total;
       else break;
       terms += term;
     }
-    log_p[i] = log_of(first + std::log(terms), rest);
+    log_p[i] = log_of(first + std::log(terms), complement);
   }
 }
 
@@ -411,14 +413,14 @@ int64_t fragments(Row<const uint64_t> symbols, int64_t shortest, uint64_t mask, 
 
 // Counts fragments in an open-addressing table whose size is a power of two. A fragment that finds no slot
 // within 64 probes is not counted.
-void count_fragments(Row<const uint64_t> found, int64_t document, Row<uint64_t> hashes, Row<uint32_t> counts,
-                     Row<int64_t> firsts) {
-  const uint64_t last = static_cast<uint64_t>(hashes.size) - 1;
-  for (int64_t i = 0; i < found.size; ++i) {
+void count_fragments(Row<const uint64_t> fragments, int64_t document, Row<uint64_t> hashes,
+                     Row<uint32_t> counts, Row<int64_t> firsts) {
+  const uint64_t mask = static_cast<uint64_t>(hashes.size) - 1;
+  for (int64_t i = 0; i < fragments.size; ++i) {
     for (uint64_t probe = 0; probe < 64; ++probe) {
-      const int64_t slot = static_cast<int64_t>((found[i] + probe) & last);
-      if (hashes[slot] == 0) hashes[slot] = found[i], firsts[slot] = document;
-      if (hashes[slot] != found[i]) continue;
+      const int64_t slot = static_cast<int64_t>((fragments[i] + probe) & mask);
+      if (hashes[slot] == 0) hashes[slot] = fragments[i], firsts[slot] = document;
+      if (hashes[slot] != fragments[i]) continue;
       ++counts[slot];
       break;
     }

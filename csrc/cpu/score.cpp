@@ -1,7 +1,7 @@
 // score_tokens and permute on the CPU: x_j(a) = phi(P(k_pi^(j), y_j)), one token at a time for each key.
 //
-// Tokens run in the lanes: a block of them is prepared once (what does not depend on the key), then each key
-// makes three passes over the block, in 64-bit lanes (SipHash), 16-bit lanes (permutation) and 32-bit lanes
+// Lanes are tokens. The values of a block of tokens that do not depend on the key are computed once; then each
+// key makes three passes over the block, in 64-bit lanes (SipHash), 16-bit lanes (permutation) and 32-bit lanes
 // (phi). No standard library here, as in embed.cpp.
 #if defined(_MSC_VER)
 #include <intrin.h>
@@ -44,7 +44,7 @@ constexpr HashContexts kHashContexts[kMaxHashBlocks] = {hash_contexts<1>, hash_c
                                                         hash_contexts<4>, hash_contexts<5>, hash_contexts<6>,
                                                         hash_contexts<7>, hash_contexts<8>};
 
-// The block's ids are joined again from their digits.
+// Recompute the block's ids from their digits.
 void score_noise(const Grid& grid, Block& block) {
   for (int i = 0; i < block.count; ++i) {
     const uint32_t v = static_cast<uint32_t>(block.left[i]) * grid.b + block.right[i];
@@ -53,7 +53,7 @@ void score_noise(const Grid& grid, Block& block) {
   }
 }
 
-// P of the block's ids under its seeds. Walking is rare: lanes that leave [0, V) are walked on one by one.
+// P of the block's ids under its seeds. Lanes outside [0, V), which are rare, are permuted again one by one.
 void permute_block(const Grid& grid, Block& block) {
   const Grid g = grid;
   for (int i = 0; i < block.count; ++i) {
@@ -83,29 +83,29 @@ void score_ranks(uint32_t step, Block& block) {
   for (int i = 0; i < block.count; ++i) block.scores[i] = score(phi_fourier(block.ranks[i], step));
 }
 
-// Consecutive ids up to and including j that carry a mark, as far as n matters.
-int64_t marked_run(const Marking& marking, const int64_t* ids, int64_t j) {
+// Number of consecutive marked ids that end at j, at most n.
+int64_t marked_run(const KernelParams& params, const int64_t* ids, int64_t j) {
   int64_t run = 0;
-  while (run < marking.n_gram && j - run >= 0 &&
-         is_marked_id(ids[j - run], marking.vocab, marking.unmarked, marking.n_unmarked))
+  while (run < params.n_gram && j - run >= 0 &&
+         is_marked_id(ids[j - run], params.vocab, params.unmarked, params.n_unmarked))
     ++run;
   return run;
 }
 
-// Fill a block with what does not depend on the key. A position is scored if a run of n marked ids ends there.
-// `counts` may be null.
-void prepare_block(const Marking& marking, const Grid& grid, const int64_t* ids, const int32_t* counts,
+// Fill a block with the values that do not depend on the key. A position is scored if a run of n marked ids
+// ends there. `counts` may be null.
+void prepare_block(const KernelParams& params, const Grid& grid, const int64_t* ids, const int32_t* counts,
                    int64_t first, int64_t end, Block& block) {
-  const uint32_t words = marking.n_gram - 1, hash_blocks = words / 2 + 1;
+  const uint32_t words = params.n_gram - 1, hash_blocks = words / 2 + 1;
   block.first = first;
   block.count = static_cast<int>(end - first < kBlock ? end - first : kBlock);
-  int64_t run = marked_run(marking, ids, first - 1);
+  int64_t run = marked_run(params, ids, first - 1);
   uint32_t own[kBlock];
   for (int i = 0; i < block.count; ++i) {
     const int64_t j = first + i;
-    const bool marked = is_marked_id(ids[j], marking.vocab, marking.unmarked, marking.n_unmarked);
+    const bool marked = is_marked_id(ids[j], params.vocab, params.unmarked, params.n_unmarked);
     run = marked ? run + 1 : 0;
-    const bool scored = run >= marking.n_gram;
+    const bool scored = run >= params.n_gram;
     uint32_t context[16] = {};
     if (scored)
       for (uint32_t w = 0; w < words; ++w) context[w] = static_cast<uint32_t>(ids[j - words + w]);
@@ -125,15 +125,15 @@ void prepare_block(const Marking& marking, const Grid& grid, const int64_t* ids,
   }
 }
 
-void score_key(const Marking& marking, const Grid& grid, int64_t key, Block& block) {
-  kHashContexts[(marking.n_gram - 1) / 2](marking.subkeys + 2 * key, block);
-  if (marking.family == Family::gumbel) return score_noise(grid, block);
+void score_key(const KernelParams& params, const Grid& grid, int64_t key, Block& block) {
+  kHashContexts[(params.n_gram - 1) / 2](params.subkeys + 2 * key, block);
+  if (params.family == Family::gumbel) return score_noise(grid, block);
   permute_block(grid, block);
-  score_ranks(phase_step(marking.k_p[key], marking.vocab), block);
+  score_ranks(phase_step(params.k_p[key], params.vocab), block);
 }
 
-// To the nearest integer, half to even: adding 1.5·2^23 rounds a number of at most 2^22, and a larger one, of
-// which family gumbel has some, needs no rounding from 2^23 on. Between the two it is not negative.
+// Round to the nearest integer, half to even, by adding 1.5·2^23: this rounds numbers up to 2^22. Larger
+// numbers, which occur in family gumbel, are not negative, and integers from 2^23 on.
 int32_t to_units(float x) {
   const float large = x < 0x1p22f ? 0x1.8p23f : 0x1p23f;
   const float rounded = x < 0x1p23f ? (x + large) - large : x;
@@ -153,29 +153,29 @@ inline void add(int64_t* sum, int64_t value, bool shared) {
 
 namespace IET_ISA {
 
-void score_tile(const Marking& marking, const ScoreArgs& args, const Tile& tile) {
-  const Grid& grid = marking.grid;
+void score_tile(const KernelParams& params, const ScoreArgs& args, const Tile& tile) {
+  const Grid& grid = params.grid;
   Block block;
   Columns gathered;
   for (int64_t first = tile.token_begin; first < tile.token_end; first += kBlock) {
-    prepare_block(marking, grid, args.token_ids, args.counts, first, tile.token_end, block);
+    prepare_block(params, grid, args.token_ids, args.counts, first, tile.token_end, block);
     // Columns of several keys are gathered first, so that whole cache lines are written: a column alone would
     // touch one line a token, which for K = 64 evict each other.
     for (int64_t key = tile.key_begin; key < tile.key_end; key += kColumns) {
       const int columns = static_cast<int>(tile.key_end - key < kColumns ? tile.key_end - key : kColumns);
       for (int c = 0; c < columns; ++c) {
-        score_key(marking, grid, key + c, block);
+        score_key(params, grid, key + c, block);
         for (int i = 0; i < block.count; ++i)
           gathered[c][i] = block.mask[i] != 0.0f ? block.scores[i] : 0.0f;  // not -0.0, as a product would
       }
-      float* scores = args.scores + first * marking.n_keys + key;
-      write_rows(gathered, block.count, columns, marking.n_keys, scores);
+      float* scores = args.scores + first * params.n_keys + key;
+      write_rows(gathered, block.count, columns, params.n_keys, scores);
     }
   }
 }
 
-void score_spans_tile(const Marking& marking, const SpansArgs& args, const Tile& tile) {
-  const Grid& grid = marking.grid;
+void score_spans_tile(const KernelParams& params, const SpansArgs& args, const Tile& tile) {
+  const Grid& grid = params.grid;
   Block block;
   int64_t span = 0;  // the first one that ends after the block's first token, or args.spans
   for (int64_t low = 0, high = args.spans; low < high;) {
@@ -185,22 +185,22 @@ void score_spans_tile(const Marking& marking, const SpansArgs& args, const Tile&
     span = low;
   }
   for (int64_t first = tile.token_begin; first < tile.token_end; first += kBlock) {
-    prepare_block(marking, grid, args.token_ids, args.counts, first, tile.token_end, block);
+    prepare_block(params, grid, args.token_ids, args.counts, first, tile.token_end, block);
     const int64_t end = first + block.count;
     for (int i = 0; i < block.count; ++i)
       block.mask[i] = args.counted[first + i] ? block.mask[i] * 0x1p22f : 0.0f;
     while (span < args.spans && args.boundaries[span + 1] <= first) ++span;
     for (int64_t key = tile.key_begin; key < tile.key_end; ++key) {
-      score_key(marking, grid, key, block);
+      score_key(params, grid, key, block);
       for (int i = 0; i < block.count; ++i) block.units[i] = to_units(block.scores[i] * block.mask[i]);
       for (int64_t s = span; s < args.spans && args.boundaries[s] < end; ++s) {
         const int64_t from = args.boundaries[s] > first ? args.boundaries[s] : first;
         const int64_t to = args.boundaries[s + 1] < end ? args.boundaries[s + 1] : end;
         int64_t sum = 0;
         for (int64_t i = from - first; i < to - first; ++i) sum += block.units[i];
-        // Two tiles may share a span that crosses their border: integers add up alike in any order.
+        // Two tiles may share a span; sums of integers do not depend on the order.
         const bool shared = args.boundaries[s] < tile.token_begin || args.boundaries[s + 1] > tile.token_end;
-        add(args.sums + s * marking.n_keys + key, sum, shared);
+        add(args.sums + s * params.n_keys + key, sum, shared);
       }
     }
   }

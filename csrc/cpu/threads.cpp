@@ -20,9 +20,9 @@ namespace {
 constexpr int kMaxThreads = 256;
 
 struct Pool {
-  std::mutex in_use;  // held by the call that the workers serve
+  std::mutex in_use;  // locked by the call that uses the workers
 
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the fields below
   std::condition_variable work, done;
   int started = 0;          // threads of the pool
   uint64_t generation = 0;  // of the job; a worker takes part in each at most once
@@ -58,15 +58,15 @@ struct Pool {
   }
 };
 
-// Never destroyed: its threads wait in it until the process ends.
+// Never destroyed, because its threads wait in it until the process ends.
 std::atomic<Pool*> the_pool{nullptr};
 
 Pool& pool() {
   Pool* current = the_pool.load(std::memory_order_acquire);
   if (current != nullptr) return *current;
 #if !defined(_WIN32)
-  // A forked child has the memory of the pool, but none of its threads, and perhaps a locked mutex: it starts
-  // again. Registered before there is a pool that a fork could copy.
+  // A forked child has a copy of the pool without its threads, and perhaps with a locked mutex, so it makes a
+  // new pool. Registered before the first pool exists.
   static std::once_flag once;
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { the_pool.store(nullptr); }); });
 #endif
@@ -119,7 +119,7 @@ void parallel_for(int64_t count, int64_t grain, int num_threads, ParallelBody bo
       try {
         std::thread([&p] { p.serve(); }).detach();
       } catch (const std::system_error&) {
-        break;  // no more threads to be had: the ones there do the work
+        break;  // no more threads are available, so the existing ones do the work
       }
       ++p.started;
     }
@@ -128,7 +128,7 @@ void parallel_for(int64_t count, int64_t grain, int num_threads, ParallelBody bo
   }
   p.work.notify_all();
   p.run_pieces(0);
-  // Workers that have not woken by now are not waited for; none of them may join later.
+  // Do not wait for workers that have not woken yet; they may not join this job later.
   std::unique_lock<std::mutex> lock(p.mutex);
   p.wanted = 0;
   p.done.wait(lock, [&] { return p.running == 0; });

@@ -1,11 +1,11 @@
-// A small pool of threads of our own: started on first use, gone after a fork, never in anybody's way at exit.
+// A small thread pool: started on first use, restarted after a fork, and never joined at exit.
 #pragma once
 
 #include <cstdint>
 
 namespace iet {
 
-// What runs: items [begin, end), by worker number 0 <= worker < the threads asked for.
+// The function that runs: items [begin, end), by worker 0 <= worker < num_threads.
 using ParallelBody = void (*)(void* context, int worker, int64_t begin, int64_t end);
 
 // IET_NUM_THREADS, or as many as the process may run on.
@@ -13,11 +13,11 @@ int default_num_threads();
 
 // Run `body`, which must not throw, over [0, count) in pieces of `grain` items on the calling thread and up to
 // num_threads - 1 of the pool (num_threads <= 0: the default), and return when all are done. Every item runs
-// exactly once; which worker runs it differs from call to call, so results must not depend on that. With one
-// worker, and where another thread's call has the pool at work, all is one piece on the calling thread.
+// exactly once, by any worker, so results must not depend on the worker. With one worker, or if another call
+// uses the pool, all items run as one piece on the calling thread.
 void parallel_for(int64_t count, int64_t grain, int num_threads, ParallelBody body, void* context);
 
-// How many workers parallel_for uses at most for these arguments: how much scratch to bring.
+// Maximum number of workers of parallel_for for these arguments, to allocate scratch.
 int parallel_workers(int64_t count, int64_t grain, int num_threads);
 
 namespace {

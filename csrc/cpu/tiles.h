@@ -1,4 +1,4 @@
-// How work on [tokens, keys] is cut for threads.
+// Partition of work on [tokens, keys] for threads.
 #pragma once
 
 #include "threads.h"
@@ -12,7 +12,7 @@ struct Tile {
 
 namespace {
 
-// Fewer scores or draws are not worth waking a thread for: they take less than some 100 microseconds.
+// Minimum work for a thread: fewer scores or draws take less than about 100 microseconds.
 constexpr int64_t kGrain = 1 << 15;
 constexpr int64_t kTileTokens = 1024, kTileKeys = 128;
 

@@ -35,28 +35,28 @@ void call(Function&& function) {
   throw py::error_already_set();
 }
 
-struct PyMarking {
-  CudaMarking marking;
+struct PyKernelParams {
+  CudaKernelParams params;
 
-  PyMarking(uint32_t vocab, uint32_t n_gram, uint32_t family, uintptr_t unmarked_bits,
-            uintptr_t unmarked_chunks, uintptr_t subkeys, uintptr_t steps, int64_t n_keys)
-      : marking{vocab,
-                n_gram,
-                static_cast<Family>(family),
-                at<uint32_t>(unmarked_bits),
-                at<uint32_t>(unmarked_chunks),
-                at<uint64_t>(subkeys),
-                at<uint32_t>(steps),
-                n_keys} {
-    check_marking(vocab, n_gram, marking.family);
+  PyKernelParams(uint32_t vocab, uint32_t n_gram, uint32_t family, uintptr_t unmarked_bits,
+                 uintptr_t unmarked_chunks, uintptr_t subkeys, uintptr_t steps, int64_t n_keys)
+      : params{vocab,
+               n_gram,
+               static_cast<Family>(family),
+               at<uint32_t>(unmarked_bits),
+               at<uint32_t>(unmarked_chunks),
+               at<uint64_t>(subkeys),
+               at<uint32_t>(steps),
+               n_keys} {
+    check_marking(vocab, n_gram, params.family);
   }
 };
 
-void read_rows(const PyMarking& self, uintptr_t stream, int64_t rows, Address sequences, int64_t n_sequences,
-               Address tokens, int64_t token_stride, int64_t columns, Address lengths, Address places,
-               Address drafts, Address slots, uintptr_t temperatures, int64_t temperature_stride, float kappa,
-               Address row_index, int64_t logits_rows, uintptr_t refused, uintptr_t records, uintptr_t counts,
-               Address given_counts) {
+void read_rows(const PyKernelParams& self, uintptr_t stream, int64_t rows, Address sequences,
+               int64_t n_sequences, Address tokens, int64_t token_stride, int64_t columns, Address lengths,
+               Address places, Address drafts, Address slots, uintptr_t temperatures,
+               int64_t temperature_stride, float kappa, Address row_index, int64_t logits_rows,
+               uintptr_t refused, uintptr_t records, uintptr_t counts, Address caller_counts) {
   const CudaRowsArgs args{rows,
                           integers(sequences),
                           n_sequences,
@@ -75,33 +75,33 @@ void read_rows(const PyMarking& self, uintptr_t stream, int64_t rows, Address se
                           at<int32_t>(refused),
                           at<RowRecord>(records),
                           at<int32_t>(counts),
-                          integers(given_counts)};
-  call([&] { return rows_cuda(self.marking, args, at<void>(stream)); });
+                          integers(caller_counts)};
+  call([&] { return rows_cuda(self.params, args, at<void>(stream)); });
 }
 
-void embed_logits(const PyMarking& self, uintptr_t stream, uintptr_t logits, int32_t dtype, int64_t logits_rows,
-                  int64_t columns, int64_t row_stride, int64_t element_stride, uintptr_t source, int64_t rows,
-                  Address row_index, uintptr_t records) {
+void embed_logits(const PyKernelParams& self, uintptr_t stream, uintptr_t logits, int32_t dtype,
+                  int64_t logits_rows, int64_t columns, int64_t row_stride, int64_t element_stride,
+                  uintptr_t source, int64_t rows, Address row_index, uintptr_t records) {
   check(dtype >= 0 && dtype <= 2, "unknown dtype");
   const CudaEmbedArgs args{at<void>(logits),    static_cast<DType>(dtype),
                            logits_rows,         columns,
                            row_stride,          element_stride,
                            at<void>(source),    rows,
                            integers(row_index), at<RowRecord>(records)};
-  call([&] { return embed_cuda(self.marking, args, at<void>(stream)); });
+  call([&] { return embed_cuda(self.params, args, at<void>(stream)); });
 }
 
-void score_ids(const PyMarking& self, uintptr_t stream, Address token_ids, uintptr_t counts, int64_t tokens,
-               uintptr_t scores) {
+void score_ids(const PyKernelParams& self, uintptr_t stream, Address token_ids, uintptr_t counts,
+               int64_t tokens, uintptr_t scores) {
   const CudaScoreArgs args{integers(token_ids), tokens, at<float>(scores), at<int32_t>(counts)};
-  call([&] { return score_cuda(self.marking, args, at<void>(stream)); });
+  call([&] { return score_cuda(self.params, args, at<void>(stream)); });
 }
 
-void score_id_spans(const PyMarking& self, uintptr_t stream, Address token_ids, uintptr_t counts,
+void score_id_spans(const PyKernelParams& self, uintptr_t stream, Address token_ids, uintptr_t counts,
                     int64_t tokens, uintptr_t boundaries, int64_t spans, uintptr_t counted, uintptr_t sums) {
   const CudaScoreSpansArgs args{integers(token_ids),  tokens,           at<int64_t>(boundaries), spans,
                                 at<uint8_t>(counted), at<double>(sums), at<int32_t>(counts)};
-  call([&] { return score_spans_cuda(self.marking, args, at<void>(stream)); });
+  call([&] { return score_spans_cuda(self.params, args, at<void>(stream)); });
 }
 
 void load_kernels() {
@@ -140,7 +140,7 @@ PYBIND11_MODULE(_cuda, m) {
   m.def("host_memory", &zeroed_host_memory);
   m.def("permute", &permute_ids);
   m.attr("chunk") = kChunk;
-  py::class_<PyMarking>(m, "Marking")
+  py::class_<PyKernelParams>(m, "Marking")
       .def(py::init<uint32_t, uint32_t, uint32_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, int64_t>())
       .def("rows", &read_rows)
       .def("embed", &embed_logits)

@@ -32,7 +32,7 @@ constexpr uint32_t kCopies = 4, kCopySize = 2 * kMaxTable * sizeof(uint32_t);  /
 constexpr int64_t kManyBlocks = 1024;
 
 struct EmbedLaunch {
-  CudaMarking marking;
+  CudaKernelParams params;
   CudaEmbedArgs args;
   LaneGrid grid;
   int64_t first_row;
@@ -109,7 +109,7 @@ IET_HD typename Words::Storage mark_one(typename Words::Storage before, uint32_t
 // Columns that are changed: every one by family gumbel, else those of the vocabulary.
 template <Family kFamily>
 IET_HD uint32_t marked_columns(const EmbedLaunch& launch) {
-  return kFamily == Family::gumbel ? static_cast<uint32_t>(launch.args.columns) : launch.marking.vocab;
+  return kFamily == Family::gumbel ? static_cast<uint32_t>(launch.args.columns) : launch.params.vocab;
 }
 
 // Write columns [begin, end) of a row as they are, by all threads of the block.
@@ -147,10 +147,10 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   // Right digit after round 1, not folded -> its entry; copy c of them begins with the one of digit c.
   alignas(16) __shared__ uint32_t table[kTable ? kCopies * kCopySize / kPlaceSize : 1];
 
-  const CudaMarking& marking = launch.marking;
+  const CudaKernelParams& params = launch.params;
   const CudaEmbedArgs& args = launch.args;
   const LaneGrid& grid = launch.grid;
-  const uint32_t vocab = marking.vocab, thread = threadIdx.x;
+  const uint32_t vocab = params.vocab, thread = threadIdx.x;
   const uint32_t begin = blockIdx.x * launch.chunks * kChunk, ids = launch.chunks * kChunk;
 
   // The row: the same for all threads of the block, which return together if there is no work.
@@ -194,8 +194,8 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   load();
   // One bit a chunk: some of its ids are unmarked.
   uint32_t stays = 0;
-  if (kPermutes && marking.unmarked_chunks != nullptr)
-    stays = marking.unmarked_chunks[begin / kChunk / 32] >> (begin / kChunk & 31);
+  if (kPermutes && params.unmarked_chunks != nullptr)
+    stays = params.unmarked_chunks[begin / kChunk / 32] >> (begin / kChunk & 31);
 
   const RowState row{record.seed, LaneKeys(RoundKeys(record.seed)), record.step, record.kappa};
   const uint32_t first_grid_row = kPermutes ? grid_row(begin, grid) : 0;
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
       const uint32_t v = access * kWidth;
       uint32_t left;
       const auto from = place(v, left);
-      const uint32_t stay = kPermutes && keeps ? unmarked_from(marking.unmarked_bits, v) : 0;
+      const uint32_t stay = kPermutes && keeps ? unmarked_from(params.unmarked_bits, v) : 0;
       if constexpr (kVector) {
         constexpr int kLanes = Words::kLanes;
         uint4 after = mark_vector<Words, kFamily, kWalks>(vectors[j], left, v, from, launch, row);
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
       uint32_t left;
       const auto from = place(v, left);
       Storage after = mark_one<Words, kFamily, kWalks>(before, left, v, from, launch, row);
-      if (kPermutes && marking.unmarked_bits != nullptr && (unmarked_from(marking.unmarked_bits, v) & 1))
+      if (kPermutes && params.unmarked_bits != nullptr && (unmarked_from(params.unmarked_bits, v) & 1))
         after = before;
       reinterpret_cast<Storage*>(logits)[v] = after;
     }
@@ -329,17 +329,17 @@ EmbedKernel kernel_of(DType dtype, Family family, Shape shape) {
 
 }  // namespace
 
-const char* embed_cuda(const CudaMarking& marking, const CudaEmbedArgs& args, void* stream) {
-  EmbedLaunch launch_args{marking, args, make_lane_grid(marking.vocab), 0, 1};
+const char* embed_cuda(const CudaKernelParams& params, const CudaEmbedArgs& args, void* stream) {
+  EmbedLaunch launch_args{params, args, make_lane_grid(params.vocab), 0, 1};
   const LaneGrid& grid = launch_args.grid;
   const int64_t size = args.dtype == DType::float32 ? 4 : 2;
   const auto aligned = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
   const bool vector = args.element_stride == size && (args.row_stride % 16 == 0 || args.logits_rows == 1) &&
                       aligned(args.logits) && aligned(args.source);
-  const Shape shape{vector, grid.a * grid.b != marking.vocab, grid.b <= kMaxTable};
-  const EmbedKernel kernel = kernel_of(args.dtype, marking.family, shape);
-  const bool all = marking.family == Family::gumbel || args.source != args.logits;
-  const int64_t columns = all ? args.columns : marking.vocab;
+  const Shape shape{vector, grid.a * grid.b != params.vocab, grid.b <= kMaxTable};
+  const EmbedKernel kernel = kernel_of(args.dtype, params.family, shape);
+  const bool all = params.family == Family::gumbel || args.source != args.logits;
+  const int64_t columns = all ? args.columns : params.vocab;
   if (columns > 0x7FFFFFFF) return "embed_cuda: more columns than 2^31 - 1";
   // As many chunks to a block as leave many blocks, and no row half a block.
   const int64_t chunks = (columns + kChunk - 1) / kChunk;

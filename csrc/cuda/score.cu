@@ -16,7 +16,7 @@ constexpr int kMaxContext = 15;
 constexpr float kUnits = 0x1p22f;  // of a score, where scores are summed
 
 struct ScoreLaunch {
-  CudaMarking marking;
+  CudaKernelParams params;
   LaneGrid grid;
   Integers token_ids;
   const int32_t* counts;  // [tokens]; null: 0 everywhere
@@ -48,9 +48,9 @@ struct Tile {
 
 template <class Id>
 IET_HD void prepare(const ScoreLaunch& launch, int64_t first, Tile& tile) {
-  const CudaMarking& marking = launch.marking;
+  const CudaKernelParams& params = launch.params;
   const Id* ids = static_cast<const Id*>(launch.token_ids.data);
-  const int64_t words = marking.n_gram - 1;
+  const int64_t words = params.n_gram - 1;
   for (int i = threadIdx.x; i < kTile + words; i += kThreads) {
     const int64_t j = first - words + i;
     tile.ids[i] = j >= 0 && j < launch.tokens ? static_cast<uint32_t>(ids[j]) : 0;
@@ -60,14 +60,14 @@ IET_HD void prepare(const ScoreLaunch& launch, int64_t first, Tile& tile) {
     tile.counts[i] = counts ? static_cast<uint32_t>(launch.counts[first + i]) : 0;
     tile.scored[i] = first + i < launch.tokens &&
                      (launch.counted == nullptr || launch.counted[first + i] != 0) &&
-                     is_scored(ids, first + i, marking.n_gram, marking.vocab, marking.unmarked_bits);
+                     is_scored(ids, first + i, params.n_gram, params.vocab, params.unmarked_bits);
   }
 }
 
 template <Family kFamily>
 IET_HD float score_one(const ScoreLaunch& launch, const Tile& tile, int i, const uint64_t (&subkey)[2],
                        uint32_t step) {
-  const uint32_t words = launch.marking.n_gram - 1, id = tile.ids[i + words];
+  const uint32_t words = launch.params.n_gram - 1, id = tile.ids[i + words];
   const uint64_t seed = context_seed(subkey, tile.ids + i, words, tile.counts[i]);
   if constexpr (kFamily == Family::gumbel) {
     return score(gumbel_score(lane_uniform(seed, id)));
@@ -84,7 +84,7 @@ IET_HD float score_one(const ScoreLaunch& launch, const Tile& tile, int i, const
 template <Family kFamily>
 __global__ void __launch_bounds__(kThreads, 6) score_kernel(const ScoreLaunch launch) {
   __shared__ Tile tile;
-  const CudaMarking& marking = launch.marking;
+  const CudaKernelParams& params = launch.params;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kTile;
   if (launch.token_ids.wide) prepare<int64_t>(launch, first, tile);
   else prepare<int32_t>(launch, first, tile);
@@ -92,13 +92,13 @@ __global__ void __launch_bounds__(kThreads, 6) score_kernel(const ScoreLaunch la
 
   const uint32_t columns = 1u << launch.columns_log2;
   const int64_t key = static_cast<int64_t>(blockIdx.y) * columns + (threadIdx.x & (columns - 1));
-  if (key >= marking.n_keys) return;
-  const uint64_t subkey[2] = {marking.subkeys[2 * key], marking.subkeys[2 * key + 1]};
-  const uint32_t step = marking.steps[key];
+  if (key >= params.n_keys) return;
+  const uint64_t subkey[2] = {params.subkeys[2 * key], params.subkeys[2 * key + 1]};
+  const uint32_t step = params.steps[key];
   // Neighbouring threads write neighbouring scores, even with few keys.
   for (int i = threadIdx.x >> launch.columns_log2; i < kTile; i += kThreads >> launch.columns_log2) {
     if (first + i >= launch.tokens) break;
-    launch.scores[(first + i) * marking.n_keys + key] =
+    launch.scores[(first + i) * params.n_keys + key] =
         tile.scored[i] ? score_one<kFamily>(launch, tile, i, subkey, step) : 0.0f;
   }
 }
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads, 4) score_spans_kernel(const ScoreLau
   __shared__ Tile tile;
   __shared__ int64_t ends[2];  // spans of the tile's first and last token
   __shared__ int64_t partial[kThreads];
-  const CudaMarking& marking = launch.marking;
+  const CudaKernelParams& params = launch.params;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kTile;
   const int64_t last = first + kTile < launch.tokens ? first + kTile - 1 : launch.tokens - 1;
   if (launch.token_ids.wide) prepare<int64_t>(launch, first, tile);
@@ -124,35 +124,35 @@ __global__ void __launch_bounds__(kThreads, 4) score_spans_kernel(const ScoreLau
   // The tile lies in one span: one addition a column and block. (-1 at both ends: spans may lie between them.)
   const bool whole = ends[0] == ends[1] && ends[0] >= 0;
   int64_t sum = 0;
-  if (key < marking.n_keys) {
-    const uint64_t subkey[2] = {marking.subkeys[2 * key], marking.subkeys[2 * key + 1]};
-    const uint32_t step = marking.steps[key];
+  if (key < params.n_keys) {
+    const uint64_t subkey[2] = {params.subkeys[2 * key], params.subkeys[2 * key + 1]};
+    const uint32_t step = params.steps[key];
     const int run = kTile / lanes, begin = lane * run;
     int64_t span = whole || first + begin > last ? ends[0] : span_of(launch, first + begin);
     for (int i = begin; i < begin + run && first + i <= last; ++i) {
       if (!whole) {
         const int64_t next = launch.boundaries[span + 1];  // after the last span (-1) any: looked up again
         if (first + i >= next) {
-          if (sum != 0) atomicAdd(launch.sums + span * marking.n_keys + key, static_cast<uint64_t>(sum));
+          if (sum != 0) atomicAdd(launch.sums + span * params.n_keys + key, static_cast<uint64_t>(sum));
           sum = 0, span = span_of(launch, first + i);
         }
       }
       if (tile.scored[i] && span >= 0)
         sum += to_integer(score_one<kFamily>(launch, tile, i, subkey, step) * kUnits);
     }
-    if (!whole && sum != 0) atomicAdd(launch.sums + span * marking.n_keys + key, static_cast<uint64_t>(sum));
+    if (!whole && sum != 0) atomicAdd(launch.sums + span * params.n_keys + key, static_cast<uint64_t>(sum));
   }
   if (!whole) return;
   partial[threadIdx.x] = sum;
   __syncthreads();
-  if (lane != 0 || key >= marking.n_keys) return;
+  if (lane != 0 || key >= params.n_keys) return;
   for (uint32_t i = 1; i < lanes; ++i) sum += partial[threadIdx.x + i * columns];
-  if (sum != 0) atomicAdd(launch.sums + ends[0] * marking.n_keys + key, static_cast<uint64_t>(sum));
+  if (sum != 0) atomicAdd(launch.sums + ends[0] * params.n_keys + key, static_cast<uint64_t>(sum));
 }
 
 // From units to scores, in place.
 __global__ void __launch_bounds__(kThreads) scale_kernel(const ScoreLaunch launch) {
-  const int64_t count = launch.spans * launch.marking.n_keys;
+  const int64_t count = launch.spans * launch.params.n_keys;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
        i += static_cast<int64_t>(gridDim.x) * kThreads)
     launch.sums[i] = as_bits(static_cast<double>(static_cast<int64_t>(launch.sums[i])) * (1.0 / kUnits));
@@ -171,19 +171,19 @@ ScoreKernel score_spans_kernel_of(Family family) {
 const char* launch_score(ScoreKernel kernel, const ScoreLaunch& launch_args, void* stream) {
   ScoreLaunch args = launch_args;
   args.columns_log2 = 2;  // at least kThreads / kTile columns, so that no thread is without tokens
-  while (args.columns_log2 < 8 && (int64_t{1} << args.columns_log2) < args.marking.n_keys) ++args.columns_log2;
+  while (args.columns_log2 < 8 && (int64_t{1} << args.columns_log2) < args.params.n_keys) ++args.columns_log2;
   const int64_t columns = int64_t{1} << args.columns_log2;
   const dim3 blocks(static_cast<unsigned>((args.tokens + kTile - 1) / kTile),
-                    static_cast<unsigned>((args.marking.n_keys + columns - 1) / columns), 1);
+                    static_cast<unsigned>((args.params.n_keys + columns - 1) / columns), 1);
   return launch(kernel, blocks, dim3(kThreads, 1, 1), stream, args);
 }
 
 }  // namespace
 
-const char* score_cuda(const CudaMarking& marking, const CudaScoreArgs& args, void* stream) {
-  if (args.tokens == 0 || marking.n_keys == 0) return nullptr;
-  const ScoreLaunch launch_args{marking,
-                                make_lane_grid(marking.vocab),
+const char* score_cuda(const CudaKernelParams& params, const CudaScoreArgs& args, void* stream) {
+  if (args.tokens == 0 || params.n_keys == 0) return nullptr;
+  const ScoreLaunch launch_args{params,
+                                make_lane_grid(params.vocab),
                                 args.token_ids,
                                 args.counts,
                                 args.tokens,
@@ -193,16 +193,16 @@ const char* score_cuda(const CudaMarking& marking, const CudaScoreArgs& args, vo
                                 0,
                                 nullptr,
                                 nullptr};
-  return launch_score(score_kernel_of(marking.family), launch_args, stream);
+  return launch_score(score_kernel_of(params.family), launch_args, stream);
 }
 
-const char* score_spans_cuda(const CudaMarking& marking, const CudaScoreSpansArgs& args, void* stream) {
-  const int64_t count = args.spans * marking.n_keys;
+const char* score_spans_cuda(const CudaKernelParams& params, const CudaScoreSpansArgs& args, void* stream) {
+  const int64_t count = args.spans * params.n_keys;
   if (count == 0) return nullptr;
   if (const char* error = clear(args.sums, count * static_cast<int64_t>(sizeof(double)), stream)) return error;
   if (args.tokens == 0) return nullptr;
-  const ScoreLaunch launch_args{marking,
-                                make_lane_grid(marking.vocab),
+  const ScoreLaunch launch_args{params,
+                                make_lane_grid(params.vocab),
                                 args.token_ids,
                                 args.counts,
                                 args.tokens,
@@ -212,8 +212,7 @@ const char* score_spans_cuda(const CudaMarking& marking, const CudaScoreSpansArg
                                 args.spans,
                                 args.counted,
                                 reinterpret_cast<uint64_t*>(args.sums)};
-  if (const char* error = launch_score(score_spans_kernel_of(marking.family), launch_args, stream))
-    return error;
+  if (const char* error = launch_score(score_spans_kernel_of(params.family), launch_args, stream)) return error;
   const int64_t blocks = (count + kThreads - 1) / kThreads;
   return launch(scale_kernel, dim3(static_cast<unsigned>(blocks < 65536 ? blocks : 65536), 1, 1),
                 dim3(kThreads, 1, 1), stream, launch_args);

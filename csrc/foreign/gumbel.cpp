@@ -1,6 +1,6 @@
 // Scores of keyed Gumbel-max as vLLM (Philox) and SGLang (MurmurHash3) mark with it;
-// docs/internals/foreign_marks.md has the equations, benchmarks/security/foreign_marks.py readable twins. No standard
-// library here, as in embed.cpp.
+// docs/internals/foreign_marks.md has the equations, benchmarks/security/foreign_marks.py readable twins. No
+// standard library here, as in embed.cpp.
 #include "../cpu/columns.h"
 #include "../cpu/lanes.h"
 #include "schemes.h"

@@ -39,8 +39,9 @@ inline std::vector<double> read_aside(const Chain& chain, const OwnLoops& loops,
   double *own = lanes.data(), *each = of_states.data();
   for (int64_t lane = 0; lane < 8; ++lane) own[8 + lane] = 1e-12, own[16 + lane] = 1 - 1e-12;
   const int64_t size = 8 * chain.states;
-  loops.chains_aside({chain.ratios, chain.tokens, chain.states, own, own + 8, own + 16, own + 24, own + 32,
-                      each, each + size, each + 2 * size, each + 3 * size, each + 4 * size, own + 40});
+  loops.batched_log_likelihood({chain.ratios, chain.tokens, chain.states, own, own + 8, own + 16, own + 24,
+                                own + 32, each, each + size, each + 2 * size, each + 3 * size, each + 4 * size,
+                                own + 40});
   return {own + 40, own + 48};
 }
 

@@ -53,7 +53,7 @@ void try_embed_as(Call& call, DType dtype) {
   const uint32_t vocab = call.wide ? static_cast<uint32_t>(random.number(50000, 140000)) : draw_vocab(random);
   const int64_t rows = call.wide ? random.number(3, 9) : random.number(0, 4), keys = random.number(1, 4);
   const Profile profile = Profile::drawn(random, vocab, keys);
-  const Marking& marking = profile.marking;
+  const KernelParams& marking = profile.marking;
   const int64_t words = marking.n_gram - 1;
   Rows<Float> logits = Rows<Float>::drawn(random, rows, vocab + (random.one_in(2) ? 0 : random.number(0, 40)));
   Array<int64_t> contexts(random, rows * words);

@@ -35,7 +35,7 @@ inline uint32_t draw_vocab(Random& random) {
 }
 
 struct Profile {
-  Marking marking;
+  KernelParams marking;
   Array<int32_t> unmarked;
   Array<uint64_t> subkeys;
   Array<uint32_t> k_p;
@@ -89,14 +89,14 @@ inline int32_t draw_count(Random& random) {
   return random.one_in(20) ? random.of(kOdd) : static_cast<int32_t>(random.one_in(2) ? 0 : random.number(0, 5));
 }
 
-inline uint64_t seed_of(const Marking& marking, int64_t key, const int64_t* context, int32_t count) {
+inline uint64_t seed_of(const KernelParams& marking, int64_t key, const int64_t* context, int32_t count) {
   uint32_t ids[16];
   for (uint32_t i = 0; i + 1 < marking.n_gram; ++i) ids[i] = static_cast<uint32_t>(context[i]);
   return context_seed(marking.subkeys + 2 * key, ids, marking.n_gram - 1, static_cast<uint32_t>(count));
 }
 
 inline float score_of(const Profile& profile, const int64_t* ids, int64_t j, int64_t key, int32_t count) {
-  const Marking& marking = profile.marking;
+  const KernelParams& marking = profile.marking;
   if (j + 1 < marking.n_gram) return 0.0f;
   for (int64_t i = j + 1 - marking.n_gram; i <= j; ++i)
     if (!profile.marked(ids[i])) return 0.0f;

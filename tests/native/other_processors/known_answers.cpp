@@ -45,7 +45,7 @@ struct Profile {
   std::vector<uint64_t> subkeys = hexadecimal<uint64_t>(2 * n_keys);
   std::vector<uint32_t> k_p = numbers<uint32_t>(n_keys);
 
-  Marking marking() const {
+  KernelParams params() const {
     return {vocab,
             n_gram,
             static_cast<Family>(family),
@@ -73,7 +73,7 @@ void score() {
   const std::vector<int64_t> ids = numbers<int64_t>(number());
   const std::vector<int32_t> counts = numbers<int32_t>(ids.size());
   std::vector<float> scores(ids.size() * profile.n_keys);
-  score_cpu(profile.marking(), {ids.data(), static_cast<int64_t>(ids.size()), scores.data(), counts.data()}, 2);
+  score_cpu(profile.params(), {ids.data(), static_cast<int64_t>(ids.size()), scores.data(), counts.data()}, 2);
   std::vector<uint32_t> bits;
   for (float value : scores) bits.push_back(float_to_bits(value));
   print("%08x ", bits);
@@ -97,7 +97,7 @@ void embed(const Profile& profile, DType dtype, const char* format) {
                        slots.data(),
                        kappas.data(),
                        counts.data()};
-  if (embed_cpu(profile.marking(), args, 2)) print(format, logits);
+  if (embed_cpu(profile.params(), args, 2)) print(format, logits);
   else std::puts("refused");
 }
 
