@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from iet.marks.foreign.synthid import torch_words
+from iet.marks.foreign.synthid import synthid_hash, torch_words
 from iet.marks.foreign.waterfall import waterfall_phi
 from iet.native.reference import minus_log
 
@@ -158,3 +158,15 @@ def green_tokens(
         selected = seeds == seed
         values[selected] = np.isin(tokens[selected], torch_permutation(seed, vocab_size)[:green])
     return values
+
+
+def synthid_g_values(
+    words: NDArray[np.int64], keys: NDArray[np.uint64], table: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    """Return g-values [N, D] of n-grams [N, n] under the keys [D] of the depths.
+
+    The hash goes on with the key of a depth, and its rest by the size of the table, a power of two, is looked
+    up there.
+    """
+    h = (synthid_hash(words)[:, None] + keys) * np.uint64(6364136223846793005) + np.uint64(1)
+    return table[(h & np.uint64(len(table) - 1)).astype(np.int64)]

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from benchmarks.security import foreign_marks as foreign
 from iet.marks.families import FAMILIES
-from iet.marks.foreign.synthid import synthid_g_values
 from iet.native import reference
 from iet.native.marking import KernelParams
 
@@ -181,7 +180,9 @@ def _synthid(line: Line) -> bool:
         n_grams = np.lib.stride_tricks.sliding_window_view(words, line["n_gram"])
         n_grams = n_grams[np.flatnonzero(scored) + 1 - line["n_gram"]]
         for column, key in enumerate(keys):
-            sums = synthid_g_values(n_grams, key, table) @ _array(line, "weights", np.uint32).astype(int)
+            sums = foreign.synthid_g_values(n_grams, key, table) @ _array(line, "weights", np.uint32).astype(
+                int
+            )
             scores[scored, column] = sums.astype(np.float32) * np.float32(0.125) + np.float32(-1.5)
     return np.array_equal(scores, _array(line, "scores", np.float32).reshape(scores.shape))
 

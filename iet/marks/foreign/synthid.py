@@ -21,9 +21,6 @@ from iet.native.texts import Texts
 MAX_DEPTH = 100
 """Maximum number of keys of one agent, one for each depth."""
 
-LARGEST_TABLE = 1 << 16
-"""Maximum size of a sampling table for the compiled loops; larger ones are read in NumPy."""
-
 _TABLES = 1 << 26  # maximum bytes of cached tables
 
 
@@ -37,7 +34,7 @@ class SynthId(EngineScheme):
 
     Attributes:
         n_gram: `ngram_len`, 2 to 16.
-        sampling_table_size: a power of two from 2 to 2^24.
+        sampling_table_size: a power of two from 2 to 2^16.
         sampling_table_seed: 0 to 2^32 - 1.
         weighted: w_d falls from 10 to 1 over the D depths, as in the paper's weighted mean; else it is 1.
         depth: D, number of keys of an agent, 1 to 100. Default: that of the first agent.
@@ -54,7 +51,7 @@ class SynthId(EngineScheme):
 
     def __post_init__(self) -> None:
         checked_integer("n_gram", self.n_gram, 2, 16)
-        size = checked_integer("sampling_table_size", self.sampling_table_size, 2, 1 << 24)
+        size = checked_integer("sampling_table_size", self.sampling_table_size, 2, 1 << 16)
         if size & (size - 1):
             raise InputError(f"sampling_table_size: got {size}, expected a power of two")
         checked_integer("sampling_table_seed", self.sampling_table_seed, 0, (1 << 32) - 1)
@@ -113,7 +110,7 @@ class SynthId(EngineScheme):
     def prepare(self, keys: Keys) -> Any:
         """Return the weighted sums of g-values by hash and key, [H, K]; None if they need too much memory."""
         size = self.sampling_table_size
-        if size > LARGEST_TABLE or self._entry.itemsize * size * len(keys) > _TABLES:
+        if self._entry.itemsize * size * len(keys) > _TABLES:
             return None
         return self._tables(keys, 0)
 
@@ -147,17 +144,6 @@ class SynthId(EngineScheme):
     ) -> NDArray[Any]:
         """Return x_j [N, K]."""
         bits = _law(self)
-        if self.sampling_table_size > LARGEST_TABLE:
-            table = synthid_table(self.sampling_table_size, self.sampling_table_seed)
-            positions = np.flatnonzero(scored)
-            n_grams = ids[positions[:, None] + np.arange(1 - self.n_gram, 1)]
-            scores = np.zeros((len(ids), len(keys)), np.float32)
-            for column, key in enumerate(keys):
-                sums = synthid_g_values(n_grams, key, table) @ self._weights
-                scores[positions, column] = sums.astype(np.float32) * np.float32(bits.step) + np.float32(
-                    bits.low
-                )
-            return scores
         scores = np.empty((len(ids), len(keys)), np.float32)
         words = ids.astype(np.uint32)  # the native loop reads scored positions only
         block = max(1, len(keys)) if prepared is not None else 256
@@ -211,15 +197,3 @@ def synthid_hash(words: NDArray[np.int64]) -> NDArray[np.uint64]:
     for word in words.T:
         h = (h + word.astype(np.uint64)) * np.uint64(6364136223846793005) + np.uint64(1)
     return h
-
-
-def synthid_g_values(
-    words: NDArray[np.int64], keys: NDArray[np.uint64], table: NDArray[np.uint8]
-) -> NDArray[np.uint8]:
-    """Return g-values [N, D] of n-grams [N, n] under the keys [D] of the depths.
-
-    The hash goes on with the key of a depth, and its rest by the size of the table, a power of two, is looked
-    up there.
-    """
-    h = (synthid_hash(words)[:, None] + keys) * np.uint64(6364136223846793005) + np.uint64(1)
-    return table[(h & np.uint64(len(table) - 1)).astype(np.int64)]

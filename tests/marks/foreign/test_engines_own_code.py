@@ -143,9 +143,7 @@ def test_green_lists_equal_torchs_permutations(vocab_size: int, ratio: float) ->
         assert ours[j, 0] == (green == int(ids[j])).any()
 
 
-@pytest.mark.parametrize(
-    ("size", "seed", "depth"), [(1 << 16, 0, 30), (2, 5, 3), (256, 2**32 - 1, 1), (1 << 17, 0, 30)]
-)
+@pytest.mark.parametrize(("size", "seed", "depth"), [(1 << 16, 0, 30), (2, 5, 3), (256, 2**32 - 1, 1)])
 def test_synthid_scores_equal_transformers(size: int, seed: int, depth: int) -> None:
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     ids = text(80)
