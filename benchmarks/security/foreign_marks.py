@@ -170,3 +170,44 @@ def synthid_g_values(
     """
     h = (synthid_hash(words)[:, None] + keys) * np.uint64(6364136223846793005) + np.uint64(1)
     return table[(h & np.uint64(len(table) - 1)).astype(np.int64)]
+
+
+def gumbel_scores(
+    prf: int, words: NDArray[np.uint32], n_gram: int, scored: NDArray[np.bool_], keys: Sequence[int]
+) -> NDArray[np.float32]:
+    """Return x_j [N, K] of keyed Gumbel-max, 0 where not `scored`.
+
+    Args:
+        prf: 0 for vLLM, 1 for SGLang.
+        words: n - 1 ids before the text, and its N ids.
+        n_gram: n.
+        scored: bool [N].
+        keys: [K].
+    """
+    score = (vllm_score, sglang_score)[prf]
+    scores = np.zeros((len(scored), len(keys)), np.float32)
+    if not scored.any():  # there may be fewer than n words
+        return scores
+    n_grams = np.lib.stride_tricks.sliding_window_view(words, n_gram)[scored]
+    for column, key in enumerate(keys):
+        scores[scored, column] = score(n_grams, key)
+    return scores
+
+
+def synthid_scores(
+    ids: NDArray[np.int64],
+    n_gram: int,
+    scored: NDArray[np.bool_],
+    keys: NDArray[np.uint64],
+    table: NDArray[np.uint8],
+    weights: NDArray[np.int64],
+    scale: float,
+    offset: float,
+) -> NDArray[np.float32]:
+    """Return x_j [N, K] of SynthID, 0 where not `scored`: `scale` times weighted g-values, plus `offset`."""
+    scores = np.zeros((len(ids), len(keys)), np.float32)
+    n_grams = ids[np.flatnonzero(scored)[:, None] + np.arange(1 - n_gram, 1)]
+    for column, key in enumerate(keys):
+        sums = synthid_g_values(n_grams, key, table) @ weights
+        scores[scored, column] = sums.astype(np.float32) * np.float32(scale) + np.float32(offset)
+    return scores

@@ -157,14 +157,9 @@ def _embed(line: Line) -> bool:
 
 
 def _engine_gumbel(line: Line) -> bool:
-    score = (foreign.vllm_score, foreign.sglang_score)[line["prf"]]
     scored, keys = _array(line, "scored", np.bool_), _array(line, "keys", np.uint64).tolist()
-    scores = np.zeros((len(scored), len(keys)), np.float32)
-    if scored.any():
-        words = _array(line, "words", np.uint32)
-        n_grams = np.lib.stride_tricks.sliding_window_view(words, line["width"] + 1)[scored]
-        for column, key in enumerate(keys):
-            scores[scored, column] = score(n_grams, key)
+    words = _array(line, "words", np.uint32)
+    scores = foreign.gumbel_scores(line["prf"], words, line["width"] + 1, scored, keys)
     return np.array_equal(scores, _array(line, "scores", np.float32).reshape(scores.shape))
 
 
@@ -175,15 +170,8 @@ def _synthid(line: Line) -> bool:
     table[(order & np.uint64(size - 1)).astype(np.int64)] = _array(line, "g_values", np.uint8)[:size] // 255
     keys = _array(line, "keys", np.uint32).reshape(-1, depth).astype(np.uint64)
     words, scored = _array(line, "words", np.uint32).astype(np.int64), _array(line, "scored", np.bool_)
-    scores = np.zeros((len(words), len(keys)), np.float32)
-    if scored.any():
-        n_grams = np.lib.stride_tricks.sliding_window_view(words, line["n_gram"])
-        n_grams = n_grams[np.flatnonzero(scored) + 1 - line["n_gram"]]
-        for column, key in enumerate(keys):
-            sums = foreign.synthid_g_values(n_grams, key, table) @ _array(line, "weights", np.uint32).astype(
-                int
-            )
-            scores[scored, column] = sums.astype(np.float32) * np.float32(0.125) + np.float32(-1.5)
+    weights = _array(line, "weights", np.uint32).astype(int)
+    scores = foreign.synthid_scores(words, line["n_gram"], scored, keys, table, weights, 0.125, -1.5)
     return np.array_equal(scores, _array(line, "scores", np.float32).reshape(scores.shape))
 
 

@@ -93,36 +93,26 @@ def test_list_seeds_equal_plain_integers() -> None:
         assert kgw._left_seeds(key, ids).tolist() == expected
 
 
-def green_by_reference(
-    seeds: Any, offsets: Any, tokens: Any, vocab_size: int, green: int, threads: int
-) -> np.ndarray[Any, Any]:
-    seed_of_token = np.repeat(seeds, np.diff(offsets))
-    return foreign_marks.green_tokens(seed_of_token, tokens, vocab_size, green)
+def green_by_reference(seeds: Any, offsets: Any, tokens: Any, *rest: int) -> np.ndarray[Any, Any]:
+    return foreign_marks.green_tokens(np.repeat(seeds, np.diff(offsets)), tokens, *rest[:2])
 
 
 def gumbel_by_reference(
     scheme: gumbel.KeyedGumbel, ids: Any, scored: Any, keys: Any, *_: Any
 ) -> np.ndarray[Any, Any]:
-    score = (foreign_marks.vllm_score, foreign_marks.sglang_score)[scheme.prf]
     words = np.concatenate([np.full(scheme.n_gram - 1, -1), ids]).astype(np.uint32)
-    n_grams = np.lib.stride_tricks.sliding_window_view(words, scheme.n_gram)[scored]
-    scores = np.zeros((len(ids), len(keys)), np.float32)
-    for column, key in enumerate(keys.tolist()):
-        scores[scored, column] = score(n_grams, key)
-    return scores
+    return foreign_marks.gumbel_scores(scheme.prf, words, scheme.n_gram, scored, keys.tolist())
 
 
 def synthid_by_reference(
     scheme: synthid.SynthId, ids: Any, scored: Any, keys: Any, *_: Any
 ) -> np.ndarray[Any, Any]:
     table = synthid.synthid_table(scheme.sampling_table_size, scheme.sampling_table_seed)
-    n_grams = ids[np.flatnonzero(scored)[:, None] + np.arange(1 - scheme.n_gram, 1)]
-    bits, scores = scheme.law(0).bits, np.zeros((len(ids), len(keys)), np.float32)
+    bits = scheme.law(0).bits
     assert bits is not None
-    for column, key in enumerate(keys):
-        sums = foreign_marks.synthid_g_values(n_grams, key, table) @ np.array(bits.weights)
-        scores[scored, column] = sums.astype(np.float32) * np.float32(bits.step) + np.float32(bits.low)
-    return scores
+    return foreign_marks.synthid_scores(
+        ids, scheme.n_gram, scored, keys, table, np.array(bits.weights), bits.step, bits.low
+    )
 
 
 @needs_native
