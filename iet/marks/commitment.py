@@ -47,12 +47,8 @@ class Leaf:
 
     @property
     def hash(self) -> bytes:
-        """leaf(d), where d is the canonical JSON of `to_dict`."""
-        return hashlib.blake2b(b"\x00" + canonical_json(self.to_dict()), digest_size=32).digest()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields."""
-        return dataclasses.asdict(self)
+        """leaf(d), where d is the canonical JSON of the fields."""
+        return hashlib.blake2b(b"\x00" + canonical_json(dataclasses.asdict(self)), digest_size=32).digest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +87,7 @@ class Opening:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, which `from_dict` reads back. It holds no secret."""
-        fields = {**dataclasses.asdict(self), "leaf": self.leaf.to_dict()}
+        fields = dataclasses.asdict(self)
         return {"schema": OPENING_SCHEMA, **fields, "path": list(self.path), "profiles": list(self.profiles)}
 
     @classmethod

@@ -84,7 +84,7 @@ def new_name(name: object, skeletons: Mapping[str, str]) -> str:
             f"agent name: got {name!a:.80}, which begins with a mark; expected a letter before it"
         )
     folded = skeleton(name.casefold())
-    if folded in _reserved() or re.fullmatch(f"{skeleton('decoy')} +[{_digits()}]+", folded):
+    if _reserved().fullmatch(folded):
         raise InputError(f"agent name: got {name!a:.80}, which reports use for something else")
     similar = skeletons.get(skeleton(name), name)
     if similar != name:
@@ -120,13 +120,10 @@ def _prototypes() -> dict[int, str]:
 
 
 @functools.cache
-def _reserved() -> frozenset[str]:
-    return frozenset(map(skeleton, RESERVED))
-
-
-@functools.cache
-def _digits() -> str:
-    return re.escape("".join(skeleton(digit) for digit in "0123456789").casefold() + "O")
+def _reserved() -> re.Pattern[str]:
+    digits = re.escape("".join(map(skeleton, "0123456789")).casefold() + "O")
+    words = "|".join(re.escape(skeleton(word)) for word in RESERVED)
+    return re.compile(f"{words}|{skeleton('decoy')} +[{digits}]+")
 
 
 def _check_visible(subject: str, text: str, allowed: str = "") -> None:

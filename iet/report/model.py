@@ -225,7 +225,7 @@ class Report:
             "model": self.model,
             "published": self.published,
             **({} if self.restored is None else {"restored": list(self.restored)}),
-            **({} if self.sessions is None else {"sessions": self.sessions.to_dict()}),
+            **({} if self.sessions is None else {"sessions": dataclasses.asdict(self.sessions)}),
             "segments": [self._stated(segment) for segment in self.segments],
             "transitions": {
                 "agents": list(self.transitions.agents),

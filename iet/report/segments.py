@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -115,10 +115,6 @@ class Sessions:
     read: int
     digest: str
     found: tuple[SessionFinding, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {**dataclasses.asdict(self), "found": [dataclasses.asdict(finding) for finding in self.found]}
 
 
 class _Axis(Protocol):

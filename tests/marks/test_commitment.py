@@ -91,7 +91,7 @@ def test_reference_equals_certificate_transparency() -> None:
 def test_root_and_paths_equal_rfc_6962(count: int) -> None:
     # The hash, the content and order of leaves, and the digest around the root differ from the RFC.
     leaves = keys(count)
-    data = [canonical_json(leaf.to_dict()) for leaf in leaves]
+    data = [canonical_json(dataclasses.asdict(leaf)) for leaf in leaves]
     expected = canonical_digest({"profiles": ["a", "b"], "keys": count, "root": root(data, blake2b).hex()})
     assert registry_digest(("b", "a"), leaves[::-1]) == expected
     for index, leaf in enumerate(leaves):
