@@ -63,7 +63,7 @@ def public() -> list[Any]:
 
 
 @pytest.mark.parametrize("item", public())
-def test_documented_arguments_are_the_real_ones(item: Any) -> None:
+def test_documented_arguments_equal_the_parameters(item: Any) -> None:
     docstring = inspect.getdoc(item)
     assert docstring
     explained = documented(docstring, "Args")
@@ -77,12 +77,12 @@ def test_documented_arguments_are_the_real_ones(item: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [Report, Segment, Scheme, Profile, Transitions, iet.decoding.Segmentation])
-def test_documented_attributes_are_the_fields(kind: Any) -> None:
+def test_documented_attributes_equal_the_fields(kind: Any) -> None:
     fields = [field.name for field in dataclasses.fields(kind)]
     assert sorted(documented(kind.__doc__, "Attributes")) == sorted(fields)
 
 
-def test_the_docstring_reader_reads() -> None:
+def test_reads_names_of_sections() -> None:
     arguments = ["logits", "contexts", "slots", "registry", "counts", "profile"]
     arguments += ["temperature", "rows", "num_threads"]
     assert documented(iet.embed_.__doc__ or "", "Args") == arguments

@@ -56,7 +56,7 @@ def saddlepoint_by_bisection(total: float, count: int, family: Family) -> float:
 
 
 @pytest.mark.parametrize("count", [1, 7, 20, 64, 1000, 200_000])
-def test_the_table_of_the_fourier_tail_is_exact(count: int) -> None:
+def test_table_of_the_fourier_tail_is_exact(count: int) -> None:
     shares = np.concatenate([np.linspace(-0.99, 0.99, 45), [1e-4, -1e-4, 1e-2, 0.999, 0.9999, 1 - 1e-6, 1.0]])
     actual = log_tails(shares * count, np.full(len(shares), count), FOURIER)
     for share, log_p in zip(shares.tolist(), actual.tolist(), strict=True):
@@ -136,7 +136,7 @@ def test_unmarked_text_rarely_holds_any_segment_below_the_level() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 19, 300, 100_000])
-def test_the_gumbel_tail_is_that_of_a_gamma_law(count: int) -> None:
+def test_gumbel_tail_is_that_of_a_gamma_law(count: int) -> None:
     totals = count * np.array([0.0, 1e-3, 0.5, 0.9, 0.999, 1.0, 1.001, 1.1, 1.5, 2.0, 5.0])
     actual = log_tails(totals, np.full(len(totals), count), FAMILIES["gumbel"])
     assert actual[0] == 0

@@ -237,11 +237,11 @@ def test_flowed_lines_may_end_as_in_mail() -> None:
         "<details><summary>x</summary></details>",
     ],
 )
-def test_the_visible_text_of_a_page_is_read(markup: str) -> None:
+def test_reads_visible_text_of_pages(markup: str) -> None:
     assert text_of(f"<p>a</p>{markup}<p>b</p>".encode(), name="a.html").split() == ["a", "x", "b"]
 
 
-def test_an_encoding_reads_a_page_as_plain_text() -> None:
+def test_given_encoding_reads_pages_as_plain_text() -> None:
     assert text_of(PAGE.encode(), "utf-8", name="a.html") == PAGE
 
 
@@ -265,7 +265,7 @@ def test_an_encoding_reads_a_page_as_plain_text() -> None:
         (b"Content-Type: image/png\n\nx", "a.eml", "a mail without a text"),
     ],
 )
-def test_what_cannot_be_read_is_refused(data: bytes, name: str, message: str) -> None:
+def test_rejects_unreadable_documents(data: bytes, name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         text_of(data, name=name)
 

@@ -254,7 +254,7 @@ def test_an_audit_with_the_right_model_attributes_more() -> None:
     assert_fits_the_schema(report)
 
 
-def test_evidence_rests_on_the_scores_alone() -> None:
+def test_p_values_depend_on_the_scores_alone() -> None:
     conversation, registry = talk()
     ids = registry.open_tokenizer().encode(conversation.text).token_ids
     scores = iet.score_tokens(ids, registry)
@@ -272,7 +272,7 @@ def test_evidence_rests_on_the_scores_alone() -> None:
     np.testing.assert_allclose([segment.log_p for segment in report.segments], expected)
 
 
-def test_ids_alone_an_object_and_a_pickle_read_alike() -> None:
+def test_token_ids_model_objects_and_pickles_give_the_same_report() -> None:
     conversation, registry = talk()
     model = load_model()[0]
     model.train()
@@ -301,7 +301,7 @@ def test_the_digest_follows_the_parameters() -> None:
     assert LanguageModel(changed).digest != original.digest
 
 
-def test_many_keys_are_read_for_the_candidates_only() -> None:
+def test_ratios_of_many_keys_are_computed_for_candidates_only() -> None:
     conversation, registry = talk()
     crowd = Registry.loads(registry.dumps())
     for number in range(300):
@@ -326,7 +326,7 @@ def test_the_command_line_takes_a_model(tmp_path: pathlib.Path, capsys: pytest.C
 # Rejected arguments
 
 
-def test_unusable_models_are_rejected_before_any_work() -> None:
+def test_rejects_unusable_models() -> None:
     waterfall = iet.WaterfallKeys({"planner": 1}, vocab_size=V)
     small, narrow = small_model(), small_model(vocab_size=32)
     for keys, options, error, message in (
@@ -352,7 +352,7 @@ def test_unusable_models_are_rejected_before_any_work() -> None:
         {"top": 0},
     ],
 )
-def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
+def test_rejects_options_out_of_range(options: dict[str, Any]) -> None:
     name = list(options)[-1]
     with pytest.raises(InputError, match=f"{name}: got .*, expected"):
         LanguageModel(small_model(), **options)

@@ -116,7 +116,7 @@ def test_long_runs_of_restored_characters(piece: str) -> None:
     assert restored(text)[0].text == text
 
 
-def test_a_copy_reads_as_the_text_with_a_penalty() -> None:
+def test_copy_equals_the_text_with_a_penalty() -> None:
     copied = before_lines(textwrap.fill(TEXT, 80), "> ")
     plain, copy = reader().audit(TEXT), reader(as_copied=True).audit(copied)
     assert copy.restored == ("quoted", "wrapped")

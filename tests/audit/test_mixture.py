@@ -59,7 +59,7 @@ def test_gumbel_ratios_average_one_under_other_keys_and_exceed_it_under_the_writ
     assert 0.85 * best < actual[:, 0].sum() <= best
 
 
-def test_a_wrong_probability_does_not_turn_gumbel_evidence_around() -> None:
+def test_wrong_probability_does_not_invert_gumbel_evidence() -> None:
     q, scores = gumbel_text(2000, 7)
     wrong = np.full(len(q), 1e-4)
     counted = np.ones(len(q), np.bool_)
@@ -90,7 +90,7 @@ def choices(tokens: int, keys: int, error: float, seed: int) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("error", [0.0, 0.6])
-def test_choices_among_tokens_are_evidence_only_for_the_writer(error: float) -> None:
+def test_chosen_tokens_are_evidence_for_the_writer_only(error: float) -> None:
     log_q, scores, chosen_log_q, own_scores = choices(4000, 8, error, 10)
     actual = choice_log_ratios(log_q, scores, chosen_log_q, own_scores)
     assert actual.shape == (4000, 8, len(SPREADS))

@@ -24,7 +24,7 @@ def parse_options(*words: str) -> dict[str, object]:
     return audit_options(parser.parse_args(words))
 
 
-def test_the_page_is_that_of_the_options() -> None:
+def test_reference_page_is_generated_from_the_options() -> None:
     page = pathlib.Path(__file__).parents[2] / "docs" / "reference" / "options.md"
     assert page.read_text(encoding="utf-8") == reference()
     assert all(f"| `{name}` |" in reference() for name in NAMES)
@@ -40,7 +40,7 @@ def test_flags_that_are_not_given_are_the_defaults() -> None:
     assert iet.AuditOptions(**parsed) == iet.AuditOptions()
 
 
-def test_every_flag_reaches_its_option(tmp_path: pathlib.Path) -> None:
+def test_every_flag_sets_its_option(tmp_path: pathlib.Path) -> None:
     (tmp_path / "runs.txt").write_text("run-1\nrun-2\n")
     parsed = parse_options(
         *("--decoder", "cusum", "--level", "0.2", "--forced", "--profile", "p", "--model", "m"),
@@ -58,7 +58,7 @@ def test_every_flag_reaches_its_option(tmp_path: pathlib.Path) -> None:
         parse_options("--decoder-option", "window")
 
 
-def test_a_client_sets_what_no_file_is_needed_for() -> None:
+def test_clients_set_only_options_without_files() -> None:
     requests = pytest.importorskip("iet.service.requests")
     fields = set(requests.AuditParameters.model_fields)
     assert fields & set(NAMES) == {name for name, (option, _, _) in options().items() if option.http}

@@ -41,7 +41,7 @@ def test_the_packaged_curve_is_reproducible_from_committed_results() -> None:
 
 
 @pytest.mark.parametrize(("family", "point"), [("fourier", 16), ("gumbel", 3)])
-def test_the_packaged_information_is_that_of_simulated_scores(family: str, point: int) -> None:
+def test_packaged_information_equals_that_of_simulated_scores(family: str, point: int) -> None:
     entropy = TABLE["information"]["entropy"][point]
     actual = curve.information(family, entropy, draws=1 << 14)
     assert actual == pytest.approx(TABLE["information"][family][point], rel=0.1)
@@ -163,7 +163,7 @@ def test_an_impossible_token_keeps_the_entropy_finite() -> None:
         ("words", "expected numbers"),
     ],
 )
-def test_a_bad_sample_is_rejected(log_probs: Any, message: str) -> None:
+def test_rejects_invalid_samples(log_probs: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         calibrate.entropy_of(log_probs)
 
@@ -178,7 +178,7 @@ def test_a_bad_sample_is_rejected(log_probs: Any, message: str) -> None:
         ((1.0, 4, []), "turn_tokens: got none"),
     ],
 )
-def test_a_bad_plan_is_rejected(arguments: Any, message: str) -> None:
+def test_rejects_invalid_plans(arguments: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         calibrate.plan(*arguments)
     with pytest.raises(InputError, match="families: got"):
@@ -197,9 +197,7 @@ def test_the_command_prints_text_and_json(capsys: pytest.CaptureFixture[str]) ->
     assert len(row["coverage"]) == 3
 
 
-def test_a_text_is_read_with_the_model_that_wrote_it(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_reads_a_text_with_a_model(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
     text = tmp_path / "text.txt"
     text.write_text("We need a plan that the whole team can follow before the end of the week. " * 20)

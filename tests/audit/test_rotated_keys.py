@@ -145,7 +145,7 @@ def test_batch_and_single_audits_agree() -> None:
     assert [agents_of(report) for report in together] == [["planner", "critic"]] * 3
 
 
-def test_pieces_are_named_under_any_key_and_share_out_by_agents() -> None:
+def test_pieces_are_attributed_under_any_key_of_an_agent() -> None:
     registry = crowd({"planner": 16, "critic": 1})
     turns = [("planner", 90), ("critic", 90), ("planner", 90)]
     ids = write(registry, turns, epochs=(11, 0, 5))
@@ -156,7 +156,7 @@ def test_pieces_are_named_under_any_key_and_share_out_by_agents() -> None:
     np.testing.assert_allclose(silent.posterior, 0.5, atol=1e-6)
 
 
-def test_an_agent_is_no_likelier_for_having_more_keys() -> None:
+def test_number_of_keys_does_not_raise_an_agents_prior() -> None:
     registry = crowd({"planner": 16, "critic": 1})
     plan = reader(registry).plan
     assert plan.readers[0].shares.tolist() == [1 / 32] * 16 + [1 / 2]
@@ -198,7 +198,7 @@ def test_decoys_pay_for_keys_too() -> None:
     assert report.evidence["planner"] == pytest.approx(math.log(-math.expm1(8 * math.log1p(-1 / 801))))
 
 
-def test_an_agent_can_be_left_out_with_all_its_keys() -> None:
+def test_agents_can_be_excluded_with_all_their_keys() -> None:
     report = reader(TEAM, known_agents=["critic", "coder"]).audit(token_ids=IDS)
     assert set(report.evidence) == {"critic", "coder"}
     assert set(filter(None, agents_of(report))) == {"critic", "coder"}

@@ -163,7 +163,7 @@ def test_p_values_are_corrected_for_all_keys_of_all_agents() -> None:
     assert actual[0] == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_best_of_many_keys_is_that_of_all_at_once(
+def test_best_of_many_keys_equals_that_of_all_at_once(
     registry: Registry, text: list[int], monkeypatch: Any
 ) -> None:
     keys = registry.session_keys(RUNS)

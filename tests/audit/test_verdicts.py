@@ -61,7 +61,7 @@ def test_every_form_with_marked_text(form: Any, auditor: iet.Auditor, texts: dic
     assert list(pairs(report)) == [("planner", "contradicted"), ("critic", "contradicted"), (None, "open")]
 
 
-def test_an_unknown_name_is_mapped_by_the_option_that_it_names(
+def test_unknown_names_are_mapped_by_the_option_in_the_message(
     auditor: iet.Auditor, texts: dict[str, str]
 ) -> None:
     log = [{"role": "assistant", "name": "The planner", "content": texts["planner"]}]

@@ -143,7 +143,7 @@ def test_a_client_whose_worker_cannot_restart_uses_the_other_workers(
         pool.close()
 
 
-def test_a_job_that_no_worker_takes_in_time_is_rejected_and_never_run(tmp_path: pathlib.Path) -> None:
+def test_job_without_a_free_worker_is_rejected_after_the_timeout(tmp_path: pathlib.Path) -> None:
     slow = WorkerPool(pool_work.make, 1, seconds=PATIENCE, wait=0.2)
 
     async def taken_and_late() -> Any:

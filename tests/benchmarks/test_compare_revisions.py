@@ -31,7 +31,7 @@ def test_ratios_of_our_own_times_are_labelled() -> None:
     assert dict(ratios(SUMMARY)) == {"add · avx2 · over fill": 1.5, "logs · audit · over encode batch": 1.25}
 
 
-def test_a_change_is_shown_with_the_spread_of_one_revision() -> None:
+def test_change_is_shown_with_the_spread_of_one_revision() -> None:
     (row,) = compare([{"a": 1.0, "floor": 1.0}, {"a": 1.2, "floor": 1.0}], [{"a": 1.32, "floor": 1.0}])
     assert row["what"] == "a"
     assert row["quotient"] == pytest.approx(1.2)
@@ -42,7 +42,7 @@ def test_a_change_is_shown_with_the_spread_of_one_revision() -> None:
     assert "Worse" not in report({"bench_embed": [{**row, "quotient": 1.03}]}, 1)
 
 
-def test_a_folder_that_is_no_checkout_is_refused(tmp_path: pathlib.Path) -> None:
+def test_rejects_a_folder_without_checkout(tmp_path: pathlib.Path) -> None:
     with pytest.raises(SystemExit):
         main([str(tmp_path), "-o", str(tmp_path / "out.md")])
     assert not (tmp_path / "out.md").exists()

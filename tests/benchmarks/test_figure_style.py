@@ -9,7 +9,7 @@ pytest.importorskip("matplotlib")
 from benchmarks.figure_style import shortened
 
 
-def test_a_figure_is_shortened_to_what_draws_the_same() -> None:
+def test_shortened_figure_draws_the_same() -> None:
     lines = '<b>\n <path d="M 1.23456 2 \nL 3 4.0 \nL 5 6.789 \nC 1 2 3 4 5 6 \nL 7 8 \nL 9 9 \nz\n"/>\n'
     short = '<b>\n<path d="M 1.23 2 3 4.0 5 6.79 C 1 2 3 4 5 6 L 7 8 9 9 z"/>\n'
     mark = '<use xlink:href="#a" x="1.00" y="2" style="fill: #000000"/>\n'
@@ -21,7 +21,7 @@ def test_a_figure_is_shortened_to_what_draws_the_same() -> None:
     assert shortened(result) == result
 
 
-def test_groups_that_only_have_a_name_are_left_out_and_others_are_kept() -> None:
+def test_drops_groups_that_have_only_a_name() -> None:
     text = (
         "<text style=\"font-size: 8px; font-family: 'DejaVu Sans', 'Verdana', sans-serif\" x=\"1\">a</text>\n"
     )

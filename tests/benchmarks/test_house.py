@@ -21,7 +21,7 @@ def tree(root: pathlib.Path, files: dict[str, str]) -> pathlib.Path:
     return root
 
 
-def test_two_states_are_compared(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compares_two_states(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surface, "options", lambda root: 7)
     monkeypatch.setattr(surface, "flows", lambda root: {"audit": (["iet.A"], 3), "bulk": (["iet.A"], 80)})
     circle = {"iet/x.py": "import iet.y\n\n", "iet/y.py": "def f():\n    from iet import x\n"}
@@ -38,9 +38,7 @@ def test_two_states_are_compared(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     assert "per document, a bulk run | 2.0 | 2.0 |" in page
 
 
-def test_a_file_keeps_the_text_around_the_tables(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keeps_text_around_the_tables(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.contextmanager
     def checkout(revision: str) -> Iterator[pathlib.Path]:
         yield pathlib.Path(revision)
@@ -55,7 +53,7 @@ def test_a_file_keeps_the_text_around_the_tables(
     assert path.read_text() == f"# The house\n\n{tables}\n\n## Speed\n"
 
 
-def test_names_options_and_classes_of_this_checkout_are_counted() -> None:
+def test_counts_names_options_and_classes() -> None:
     assert surface.public_names(house.ROOT) > 20
     assert surface.install_bytes(house.ROOT) > 1e6
     count = surface.options(house.ROOT)

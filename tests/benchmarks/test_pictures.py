@@ -27,6 +27,6 @@ def test_colours_are_cut_until_a_picture_fits() -> None:
     assert Image.open(io.BytesIO(result)).size == (600, 300)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_rejects_text_that_does_not_fit() -> None:
     with pytest.raises(InputError, match="expected fewer than 150,000"):
         smaller(png(450, 256))  # 600 x 450 in 32 colours: 5 bits of noise each, 168,750 bytes

@@ -55,7 +55,7 @@ def test_results_are_a_summary_a_table_and_rows(
     assert {path.name for path in (tmp_path / "a").iterdir()} == {"x.json", "x.md", "x.rows.jsonl.gz"}
 
 
-def test_a_result_of_one_table_holds_its_cells(tmp_path: pathlib.Path) -> None:
+def test_result_of_one_table_holds_its_cells(tmp_path: pathlib.Path) -> None:
     cells = [["a|b", Interval(0.5, 0.25, 0.75, 4)], ["c", None]]
     recording.write_table(tmp_path / "x", ["what", "mean"], cells, {"seed": 1}, title="T", note="N")
     assert json.loads((tmp_path / "x.json").read_text()) == {
@@ -75,7 +75,7 @@ def test_cells_that_are_not_there_are_empty() -> None:
     assert markdown.splitlines()[2:] == ["| 1.2 | 2 of 1.25 |  |", "|  |  | +3.00 |"]
 
 
-def test_a_command_line_is_recorded_without_the_paths_of_folders(tmp_path: pathlib.Path) -> None:
+def test_recorded_command_line_has_no_folders(tmp_path: pathlib.Path) -> None:
     line = recording.parser("benchmarks.x", "Does x.\n\nMore.")
     line.add_argument("--work", type=pathlib.Path)
     line.add_argument("--sizes", type=int, nargs="+", default=[1])
@@ -92,7 +92,7 @@ def test_a_command_line_is_recorded_without_the_paths_of_folders(tmp_path: pathl
     assert recorded == f"python -m benchmarks.x -o x.json {options}"
 
 
-def test_committed_results_are_small_and_nothing_else() -> None:
+def test_committed_results_are_small() -> None:
     files = [path for path in tables.RESULTS.rglob("*") if path.is_file()]
     sizes = {path: path.stat().st_size for path in files if path.suffix != ".csv" and path.suffix != ".gz"}
     assert {path.suffix for path in sizes} <= {".json", ".md", ".svg"}
@@ -108,7 +108,7 @@ ROWS = (
 )
 
 
-def test_a_table_says_the_same_in_markdown_and_csv(tmp_path, capsys):
+def test_markdown_and_csv_hold_the_same_table(tmp_path, capsys):
     write_table(tmp_path / "found" / "table1", HEADER, ROWS, {"seed": 1}, title="# A", note="B.")
     folder = tmp_path / "found"
     assert sorted(p.name for p in folder.iterdir()) == ["table1.csv", "table1.json", "table1.md"]
@@ -133,13 +133,13 @@ def test_a_table_says_the_same_in_markdown_and_csv(tmp_path, capsys):
                 assert printed.replace("\\", "") == named[name]
 
 
-def test_a_ragged_table_is_refused():
+def test_rejects_ragged_tables():
     for form in (table, as_csv):
         with pytest.raises(ShapeError, match="row 1: got 1 cells, expected 2"):
             form(("a", "b"), [(1, 2), (1,)])
 
 
-def test_what_is_refused_or_missing_is_said_in_a_line(tmp_path, capsys):
+def test_errors_take_one_line(tmp_path, capsys):
     def refused():
         raise ShapeError("texts", got="1 values", expected=2)
 
@@ -158,7 +158,7 @@ def test_what_is_refused_or_missing_is_said_in_a_line(tmp_path, capsys):
         recording.exit_code(wrong)
 
 
-def test_every_benchmark_says_in_a_line_what_it_refuses():
+def test_every_benchmark_reports_errors_in_one_line():
     folder = pathlib.Path(recording.__file__).parent
     guards = [
         path.read_text(encoding="utf-8").split('if __name__ == "__main__":')[1:]

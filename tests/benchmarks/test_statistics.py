@@ -26,7 +26,7 @@ seeds = st.integers(0, 2**32)
 
 @settings(deadline=None)
 @given(values=figures, seed=seeds)
-def test_a_bootstrap_is_the_means_of_resampled_texts(values, seed):
+def test_bootstrap_equals_means_of_resampled_texts(values, seed):
     result = interval(values, seed, draws=200)
     assert result == interval([*values, None], seed, draws=200)
     counts = np.random.default_rng(seed).multinomial(len(values), [1 / len(values)] * len(values), size=200)
@@ -36,7 +36,7 @@ def test_a_bootstrap_is_the_means_of_resampled_texts(values, seed):
     assert (result.low, result.high, result.texts) == (pytest.approx(low), pytest.approx(high), len(values))
 
 
-def test_a_ratio_weighs_texts_by_their_wholes():
+def test_ratio_weighs_texts_by_denominator():
     result = ratio([9, 0, 0], [10, 1, 0], seed=1)
     assert (result.mean, result.texts) == (pytest.approx(9 / 11), 2)
     assert (result.low, result.high) == (0.0, pytest.approx(0.9))
@@ -58,7 +58,7 @@ def test_intervals_have_the_width_of_theory():
 
 @settings(deadline=None)
 @given(values=figures, seed=seeds)
-def test_a_constant_advantage_has_no_spread(values, seed):
+def test_interval_of_a_constant_difference_is_that_value(values, seed):
     better = [value + 0.25 for value in values]
     result = difference(better, values, seed, draws=100)
     assert (result.mean, result.low, result.high) == (pytest.approx(0.25),) * 3
@@ -99,13 +99,13 @@ def test_texts_without_a_figure():
         difference([0.5], [0.5, 0.5], 0)
 
 
-def test_crossed_with_one_run_is_the_interval_of_its_texts():
+def test_crossed_interval_of_one_run_is_that_of_its_texts():
     values = np.random.default_rng(1).random(40).round()
     assert crossed([values], 3) == interval(values.tolist(), 3)
     assert crossed(np.zeros((2, 0)), 3) is None
 
 
-def test_crossed_is_as_wide_as_runs_and_texts_make_it():
+def test_crossed_interval_has_the_variance_of_runs_and_texts():
     rng = np.random.default_rng(2)
     texts, runs = rng.normal(size=(1, 30)), rng.normal(size=(8, 1))
     of_texts, of_runs, both = (crossed(table + np.zeros((8, 30)), 5) for table in (texts, runs, texts + runs))

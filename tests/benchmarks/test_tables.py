@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 RECORDED = ("embed", "score", "generate")
 
 
-def test_the_pages_show_the_committed_results(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pages_show_the_committed_results(capsys: pytest.CaptureFixture[str]) -> None:
     for name in RECORDED:
         content = json.loads((tables.RESULTS / f"{name}.json").read_text())
         jsonschema.validate(content, RECORD)
@@ -25,7 +25,7 @@ def test_the_pages_show_the_committed_results(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == ""
 
 
-def test_a_page_that_differs_fails_the_check_and_is_rewritten(
+def test_check_fails_for_an_outdated_page_which_is_rewritten(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(tables.RESULTS, tmp_path / "results")
@@ -58,7 +58,7 @@ def test_a_page_that_differs_fails_the_check_and_is_rewritten(
         "<!-- t table -->" * 2 + "<!-- /t table -->",
     ],
 )
-def test_a_page_without_its_markers_is_refused(text: str) -> None:
+def test_rejects_a_page_without_markers(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         tables.replaced("page.md", text, "t", "tables")
 
@@ -69,7 +69,7 @@ def test_links_hold_where_the_page_lies() -> None:
     assert "[all](../benchmarks/results/x.md)" in tables.replaced("docs/n.md", text, "t", tables_of)
 
 
-def test_the_first_table_shows_the_figures_of_the_results(tmp_path: pathlib.Path) -> None:
+def test_first_table_shows_the_results(tmp_path: pathlib.Path) -> None:
     shutil.copytree(tables.RESULTS, tmp_path / "results")
     old = tables.summary(tmp_path / "results")
     bulk = json.loads((tmp_path / "results/bulk.json").read_text())

@@ -11,7 +11,7 @@ from iet.errors import IetError, InputError
 from iet.native import load as native
 
 
-def test_all_contestants_run_once_a_round_in_changing_order() -> None:
+def test_every_sampler_runs_once_a_round_in_changing_order() -> None:
     log: list[str] = []
     samplers = {name: lambda name=name: (log.append(name), float(len(log)))[1] for name in "abc"}
     samples = timing.interleaved(samplers, rounds=20)
@@ -24,7 +24,7 @@ def test_all_contestants_run_once_a_round_in_changing_order() -> None:
         assert values == [4 + 3 * i + order.index(name) for i, order in enumerate(rounds)]
 
 
-def test_no_round_begins_after_the_seconds_are_over() -> None:
+def test_no_round_begins_after_the_time_limit() -> None:
     assert len(timing.interleaved({"a": lambda: 1.0}, rounds=50, seconds=0.0)["a"]) == 3
     assert len(timing.interleaved({"a": lambda: 1.0}, rounds=2, seconds=0.0)["a"]) == 2
 
@@ -46,7 +46,7 @@ def test_arguments_are_made_anew_for_every_call() -> None:
     assert seen == [0, 1, 2]
 
 
-def test_a_kernel_that_differs_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_a_kernel_with_different_results(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = timing.team(515, 2).marking_keys()
     timing.validate_embed(keys, np.zeros((2, 515), np.float32))
     timing.validate_score(keys, np.arange(20))
@@ -63,7 +63,7 @@ def test_a_kernel_that_differs_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> 
         timing.validate_score(keys, np.arange(20))
 
 
-def test_an_unknown_instruction_set_is_refused() -> None:
+def test_rejects_unknown_instruction_set() -> None:
     if native.cpu is None:
         pytest.skip("the reference has no instruction sets")
     with pytest.raises(InputError, match="'sse9', expected one of"):

@@ -109,7 +109,7 @@ def test_forward_backward_equals_enumeration(null_prior, stages, gap):
     assert naive_ratio == pytest.approx(log_ratio)
 
 
-def test_a_text_read_in_parts_gives_the_same(monkeypatch):
+def test_parts_of_a_text_give_the_same_result(monkeypatch):
     ratios = np.random.default_rng(0).normal(0, 1, (2000, 3))
     complete = forward_backward(ratios, 50.0, 0.2)
     monkeypatch.setattr(chain_module, "_STORED", 1)  # parts of 256 tokens
@@ -198,7 +198,7 @@ def test_chain_stays_finite_at_the_extremes(options: dict[str, Any]) -> None:
         ({"shares": [math.inf, 1]}, InputError, "shares: got inf, expected finite numbers above 0"),
     ],
 )
-def test_a_chain_rejects_invalid_parameters(arguments, error, words):
+def test_rejects_invalid_parameters(arguments, error, words):
     with pytest.raises(error, match=words):
         forward_backward(**{"log_ratios": np.zeros((4, 2)), **arguments})
 

@@ -124,7 +124,7 @@ def test_cusum_anchor_sets_the_boundary_within_its_window(anchor, shift):
 
 
 @pytest.mark.parametrize("anchor", ["middle", [], 1, None])
-def test_an_invalid_anchor_is_rejected(anchor):
+def test_rejects_invalid_anchors(anchor):
     with pytest.raises(InputError, match=r"anchor: got .*, expected one of \['centre', 'end', 'start'\]"):
         decode(np.zeros((200, 2), np.float32), "cusum", anchor=anchor)
 

@@ -75,7 +75,7 @@ def test_agents_with_small_shares_keep_them():
     assert decoded.shares[4] < 0.2 * decoded.shares[3]
 
 
-def test_in_forced_choice_segments_may_be_a_quarter_of_the_guess():
+def test_forced_choice_allows_segments_of_a_quarter_of_the_mean():
     rng = np.random.default_rng(0)
     truth = np.repeat(np.arange(40 * 4) % 4, 12)
     scores = np.cos(2 * np.pi * rng.random((len(truth), 4)))
@@ -343,7 +343,7 @@ def test_boundary_intervals_reach_the_nearest_certain_token(seed, tokens, agents
         [(0, 3, 0), (3, 2, 1)],
     ],
 )
-def test_intervals_of_spans_that_do_not_tile_the_text_are_refused(spans):
+def test_rejects_intervals_of_spans_with_gaps(spans):
     posterior = np.zeros((4, 2), np.float32)
     with pytest.raises(InputError, match=r"spans: got .*, expected .*up to token 4 and agent 1"):
         boundary_intervals(posterior, spans)

@@ -17,9 +17,8 @@ from iet.marks.families import FAMILIES
 from iet.marks.registry import Registry
 from iet.marks.scheme import Profile, Scheme
 from iet.native import reference
-from tests.support import noise_quality, teams
+from tests.support import teams
 from tests.support.known_answers import FOLDER, from_bits, vectors
-from tests.support.noise_quality import failures
 from tests.vectors import make
 
 stats = pytest.importorskip("scipy.stats")
@@ -47,44 +46,6 @@ def test_specification_states_digests_of_the_vectors() -> None:
     page = (FOLDER.parent.parent / "docs" / "internals" / "scheme.md").read_text()
     for path in FOLDER.glob("*.json"):
         assert f"{path.name}  {hashlib.blake2b(path.read_bytes(), digest_size=32).hexdigest()}" in page
-
-
-def siphash(key: bytes, message: bytes) -> int:
-    """Return SipHash-2-4 of any message, as its authors write it."""
-    mask = (1 << 64) - 1
-    k0, k1 = (int.from_bytes(key[at : at + 8], "little") for at in (0, 8))
-    v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
-
-    def add_rotate(into: int, source: int, bits: int) -> None:
-        v[into] = (v[into] + v[source]) & mask
-        v[source] = (v[source] << bits | v[source] >> 64 - bits) & mask ^ v[into]
-
-    def rounds(count: int) -> None:
-        for _ in range(count):
-            add_rotate(0, 1, 13)
-            v[0] = (v[0] << 32 | v[0] >> 32) & mask
-            add_rotate(2, 3, 16)
-            add_rotate(0, 3, 21)
-            add_rotate(2, 1, 17)
-            v[2] = (v[2] << 32 | v[2] >> 32) & mask
-
-    padded = message + bytes(7 - len(message) % 8) + bytes([len(message) & 255])
-    for at in range(0, len(padded), 8):
-        block = int.from_bytes(padded[at : at + 8], "little")
-        v[3] ^= block
-        rounds(2)
-        v[0] ^= block
-    v[2] ^= 255
-    rounds(4)
-    return v[0] ^ v[1] ^ v[2] ^ v[3]
-
-
-def test_seeds_are_siphash_of_context_and_count() -> None:
-    for entry in VECTORS["seed"]:
-        message = b"".join(token_id.to_bytes(4, "little") for token_id in entry["context"])
-        if entry["count"]:
-            message += (entry["count"] % (1 << 24)).to_bytes(3, "little")
-        assert f"{siphash(bytes.fromhex(entry['subkey']), message):016x}" == entry["seed"]
 
 
 def test_counts_equal_the_definition() -> None:
@@ -261,34 +222,3 @@ def test_noise_covers_all_columns_of_marked_rows(isa: str) -> None:
     assert len(np.unique(logits[4])) == 290  # special, padding and padded columns as well
     kernels.embed_(original[4:], [[1, 2, 3]], [0], registry, temperature=0.5)
     assert np.array_equal(original[4], logits[4] * np.float32(0.5))  # before a sampler that divides by 0.5
-
-
-@pytest.mark.parametrize("name", list(noise_quality.MEASURES))
-def test_noise_passes_quality_tests(name: str) -> None:
-    rows = measure(name)
-    assert rows
-    assert failures(rows) == []
-
-
-def without_second_round(ids: Any, seeds: Any) -> Any:
-    h = (np.asarray(ids).astype(np.uint64) * np.uint64(0x9E3779B1) + seeds) & np.uint64(0xFFFFFFFF)
-    return (h >> np.uint64(8) | np.uint64(1)).astype(np.uint32)
-
-
-@pytest.mark.parametrize(
-    ("noise", "name"),
-    [
-        (without_second_round, "pairs"),
-        (without_second_round, "triples"),
-        (without_second_round, "sums"),
-        (without_second_round, "winners"),
-        (lambda ids, seeds: reference.uniform(ids, seeds) & np.uint32(0xFFFFF1) | np.uint32(1), "uniformity"),
-    ],
-)
-def test_quality_tests_fail_for_bad_noise(noise: Any, name: str) -> None:
-    assert failures(measure(name, noise=noise))
-
-
-def measure(name: str, **noise: Any) -> Any:
-    setup = noise_quality.NoiseSetup(noise_quality.VOCAB_SIZE, 60_000, np.random.default_rng(7), **noise)
-    return noise_quality.MEASURES[name](setup)

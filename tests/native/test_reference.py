@@ -10,22 +10,30 @@ from hypothesis import strategies as st
 from iet.native import reference
 from iet.native.marking import KernelParams
 
-# SipHash-2-4 of the bytes 00 01 02 ... under the key 00 .. 0f: the vectors of the SipHash authors for 4, 8,
-# 12, 16 and 60 bytes (1, 2, 3, 4 and 15 ids), which `openssl mac SIPHASH` prints too.
+# SipHash-2-4 of the first bytes of 00 01 02 ... under the key 00 .. 0f: the vectors of the SipHash authors,
+# which `openssl mac SIPHASH` prints too. Ids have four bytes, and a count has three.
 SIPHASH = {
-    1: "b7877127e09427cf",
-    2: "6224939a79f5f593",
-    3: "fbe50e86bc8f1e75",
-    4: "db9bc2577fcc2a3f",
-    15: "e1915f5cb1eca46c",
+    4: "b7877127e09427cf",
+    7: "37d1018bf50002ab",
+    8: "6224939a79f5f593",
+    11: "a7ad6b22462fb3f4",
+    12: "fbe50e86bc8f1e75",
+    15: "e545be4961ca29a1",
+    16: "db9bc2577fcc2a3f",
+    19: "bd6179a71dc96dbb",
+    60: "e1915f5cb1eca46c",
+    63: "724506eb4c328a95",
 }
 
 
-@pytest.mark.parametrize("words", SIPHASH)
-def test_seed_is_siphash(words: int) -> None:
-    context = np.frombuffer(bytes(range(4 * words)), dtype="<u4")
-    seed = reference.context_seed(np.arange(16, dtype=np.uint8), context)
-    assert seed.astype("<u8").tobytes().hex() == SIPHASH[words]
+@pytest.mark.parametrize("size", SIPHASH)
+def test_seed_is_siphash_of_context_and_count(size: int) -> None:
+    message = bytes(range(size))
+    context = np.frombuffer(message[: size // 4 * 4], dtype="<u4")
+    count = int.from_bytes(message[size // 4 * 4 :], "little")
+    for counts in (count, count + (1 << 24)) if count else (0,):
+        seed = reference.context_seed(np.arange(16, dtype=np.uint8), context, counts)
+        assert seed.astype("<u8").tobytes().hex() == SIPHASH[size]
 
 
 def test_seed_broadcasts_keys_against_contexts() -> None:

@@ -152,7 +152,7 @@ def test_measured_texts_are_reused(
             decoders.measured(folder, chosen[:1], joiner=joiner, limit=limit)
 
 
-def test_the_command_writes_tables(
+def test_command_writes_tables(
     tmp_path: pathlib.Path,
     work: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -255,7 +255,7 @@ def test_null_groups(work: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert figures_by_name["all"]["lowest_log_p"] > math.log(1e-5)
 
 
-def test_every_decoder_attributes_marked_text_and_hardly_any_other(
+def test_every_decoder_attributes_marked_text_and_little_unmarked_text(
     work: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = decoders.form(texts.load(work, CELLS[1])[0], 80)

@@ -18,7 +18,7 @@ from iet.demo.conversation import load_model
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_a_checkout_equals_itself(tmp_path: pathlib.Path) -> None:
+def test_checkout_equals_itself(tmp_path: pathlib.Path) -> None:
     cell = texts.Cell("shipped", 1.0, 4, "gumbel")
     made = texts.generate(load_model()[0], cell, [1, 2], turn_tokens=60, turns=4)
     texts.save(texts.path_of(tmp_path, cell, "evaluation", range(50)), made)

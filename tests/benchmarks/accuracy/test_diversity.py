@@ -41,7 +41,7 @@ def test_ln_p_by_length_is_that_of_an_audit(writer: diversity.Writer) -> None:
         assert log_p[length - 1] == pytest.approx(report.evidence["agent-2"], rel=1e-6)
 
 
-def test_free_tokens_make_answers_different_and_cost_evidence(
+def test_free_tokens_raise_diversity_and_lower_evidence(
     writer: diversity.Writer, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     settings = (None, FreeTokens(0, 0.0), FreeTokens(8, 0.2))

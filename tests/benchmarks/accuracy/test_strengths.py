@@ -48,7 +48,7 @@ def test_measures() -> None:
     assert strengths.measured(REGIMES["turns of 60"], truth, labels) == 0.6
 
 
-def test_cells_compare_with_the_rows_of_another_checkout() -> None:
+def test_compares_cells_with_another_checkout() -> None:
     regimes = [REGIMES["30 in 100"], REGIMES["turns of 30"]]
     cells, rows = strengths.run(regimes, 2)
     assert len(rows) == (3 + 4) * len(strengths.LAWS) * 2

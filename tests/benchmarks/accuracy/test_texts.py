@@ -36,7 +36,7 @@ def shipped() -> Any:
 
 
 @pytest.mark.parametrize("agents", texts.AGENTS)
-def test_agents_speak_once_a_round_and_never_twice_in_a_row(agents: int) -> None:
+def test_agents_speak_once_a_round_and_not_twice_in_succession(agents: int) -> None:
     walks = {texts.speakers(agents, texts.TURNS, seed) for seed in range(50)}
     assert len(walks) > 40
     for walk in walks:
@@ -56,7 +56,7 @@ def made(request: pytest.FixtureRequest, shipped: Any) -> list[texts.Turns]:
     return texts.generate(shipped, cell, [11, 12], turn_tokens=70, turns=8)
 
 
-def test_spurious_keys_do_not_change_the_texts_own(made: list[texts.Turns]) -> None:
+def test_spurious_keys_do_not_change_other_keys(made: list[texts.Turns]) -> None:
     for turns in made:
         talk, registry = texts.form(turns, 70, spurious=4)
         assert registry.names() == tuple(texts.agent_name(slot) for slot in range(8))
@@ -181,7 +181,7 @@ def data(tmp_path: pathlib.Path) -> pathlib.Path:
     return root
 
 
-def test_every_source_gives_texts_and_all_lengths_occur(data: pathlib.Path) -> None:
+def test_every_source_has_texts_of_all_lengths(data: pathlib.Path) -> None:
     result = unmarked.texts(data)
     kinds = {text.kind for text in result}
     sources = ("peps", "gsm8k", "gsm8k test", "solutions", "speeches", "shakespeare", "tasks")

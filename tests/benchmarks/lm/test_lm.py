@@ -31,7 +31,7 @@ PROBLEM = (
 )
 
 
-def test_the_model_is_small_has_long_positions_and_loads() -> None:
+def test_model_is_small_and_has_long_positions() -> None:
     transformers = pytest.importorskip("transformers")
     assert 2e6 < (MODEL / "model.safetensors").stat().st_size < 6e6
     model = transformers.AutoModelForCausalLM.from_pretrained(MODEL)
@@ -54,7 +54,7 @@ def bits_per_byte(folder: pathlib.Path, prefix: list[int], text: str) -> float:
     return float(nats / np.log(2) / len(text.encode()))
 
 
-def test_the_model_is_as_good_as_the_committed_figures_say() -> None:
+def test_models_loss_equals_the_committed_result() -> None:
     # A text that was written for this test, of the kind that was held out: 1.34 bits per byte.
     results = json.loads(RESULTS.read_text())
     text = (
@@ -72,7 +72,7 @@ def backend() -> Any:
 
 @given(st.text(LETTERS))
 @settings(max_examples=200)
-def test_the_tokenizer_spells_every_text(backend: Any, text: str) -> None:
+def test_tokenizer_encodes_every_text(backend: Any, text: str) -> None:
     ids = backend.encode(text, add_special_tokens=False).ids
     assert backend.decode(ids, skip_special_tokens=False) == text
 
@@ -80,7 +80,7 @@ def test_the_tokenizer_spells_every_text(backend: Any, text: str) -> None:
 # The second model
 
 
-def test_the_second_model_shares_neither_architecture_nor_tokenizer() -> None:
+def test_second_model_has_another_architecture_and_tokenizer() -> None:
     transformers = pytest.importorskip("transformers")
     assert sum(path.stat().st_size for path in SECOND.iterdir()) < 3e6
     model = transformers.AutoModelForCausalLM.from_pretrained(SECOND)
@@ -95,7 +95,7 @@ def test_the_second_model_shares_neither_architecture_nor_tokenizer() -> None:
     assert json.loads(Tokenizer(DEMO_SOURCE).backend.to_str())["model"]["type"] == "BPE"
 
 
-def test_the_second_model_saw_nothing_but_gsm8k_and_is_as_good_as_its_figures_say() -> None:
+def test_second_model_is_trained_on_gsm8k_and_has_the_committed_loss() -> None:
     record = json.loads((SECOND / "training.json").read_text())
     results = json.loads(SECOND_RESULTS.read_text())
     assert record["shares"] == {"gsm8k": 1.0}
@@ -105,7 +105,7 @@ def test_the_second_model_saw_nothing_but_gsm8k_and_is_as_good_as_its_figures_sa
     assert rate == pytest.approx(results["bits_per_byte"]["model"], rel=0.2)
 
 
-def test_the_tokens_of_the_second_model_tile_a_text_and_carry_marks() -> None:
+def test_tokens_of_the_second_model_tile_a_text_and_carry_marks() -> None:
     registry = iet.Registry.create(None, tokenizer=SECOND)
     registry.add("solver", secret=bytes(32))
     tokenizer = registry.open_tokenizer()
@@ -128,7 +128,7 @@ def test_the_tokens_of_the_second_model_tile_a_text_and_carry_marks() -> None:
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("name", ["demo", "second"])
-def test_a_training_run_that_was_stopped_goes_on(name, tmp_path, monkeypatch):
+def test_stopped_training_resumes(name, tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     from benchmarks.lm import train

@@ -48,7 +48,7 @@ def test_wiser_takes_the_ends_of_highest_excess() -> None:
     assert excess(*interval) == pytest.approx(max(excess(*pair) for pair in ends))
 
 
-def test_the_bayes_reader_finds_steps() -> None:
+def test_bayes_reader_finds_steps() -> None:
     law = bayes.uniform(50, 150)
     lengths = bayes.Lengths(law, law, np.array([0.5, 0.5]), np.array([0.0, 1.0]))
     labels, posterior = bayes.read(2 * (steps() - 2)[:, None], lengths)
@@ -59,7 +59,7 @@ def test_the_bayes_reader_finds_steps() -> None:
 # The Bayes reader is exact
 
 
-def test_the_posterior_is_that_of_all_segmentations() -> None:
+def test_posterior_equals_the_sum_over_segmentations() -> None:
     tokens, agents = 7, 2
     rng = np.random.default_rng(1)
     ratios = rng.normal(size=(tokens, agents))
@@ -93,7 +93,7 @@ def test_the_posterior_is_that_of_all_segmentations() -> None:
 
 
 @pytest.mark.parametrize("family", [GUMBEL, GREEN], ids=lambda family: family.name)
-def test_wiser_finds_something_in_as_many_unmarked_texts_as_its_level_says(family: Family) -> None:
+def test_false_positives_of_wiser_match_the_level(family: Family) -> None:
     texts = draw(family, 0.0, np.random.default_rng(5), (400, 300))
     positives = sum(bool(wiser.detect(scores, family, block=30, level=0.05)) for scores in texts)
     assert positives <= 400 * 0.05 + 3 * (400 * 0.05) ** 0.5
@@ -127,7 +127,7 @@ def write_published(folder: pathlib.Path, texts: int) -> None:
     (folder / "data_model_gumbel.json").write_text(json.dumps(content))
 
 
-def test_published_files_are_cut_into_texts_to_tune_on_and_to_report(tmp_path: pathlib.Path) -> None:
+def test_published_files_are_split_for_tuning_and_reporting(tmp_path: pathlib.Path) -> None:
     write_published(tmp_path, comparison.TUNING + 5)
     (corpus,) = comparison.published(tmp_path, 3)
     assert (len(corpus.tuning), len(corpus.texts)) == (comparison.TUNING, 3)
@@ -147,14 +147,14 @@ def test_drawn_texts_follow_their_law() -> None:
     assert (comparison.drawn("gumbel", 0.7, 2, 1).texts[0].scores == corpus.texts[0].scores).all()
 
 
-def test_a_token_of_two_intervals_goes_to_the_higher_standardised_sum() -> None:
+def test_overlaps_go_to_the_interval_with_the_higher_standardised_sum() -> None:
     scores = np.ones((10, 2))
     scores[2:8, 0], scores[4:6, 1] = 2, 5
     labels = comparison.combined(scores, GUMBEL, [[(2, 8)], [(4, 6)]])
     assert labels.tolist() == [-1, -1, 0, 0, 1, 1, 0, 0, -1, -1]
 
 
-def test_the_command_compares_readers(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_compares_readers(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_published(tmp_path, comparison.TUNING + 3)
     monkeypatch.setattr(comparison, "DRAWN", [("gumbel", 0.7, 2)])
     monkeypatch.setitem(comparison.DECODERS, "cusum", {"tau": (0.1,)})

@@ -49,7 +49,7 @@ def endpoint(server) -> OpenAIEndpoint:
 # ---------------------------------------------------------------- endpoints and answers
 
 
-def test_a_request_holds_the_prompts_and_the_given_sampling_parameters():
+def test_requests_hold_prompts_and_sampling_parameters():
     with serving(lambda *_: "4") as server:
         asker = Asker(endpoint(server), Answers(None))
         assert asker(question("How many?", temperature=None, top_p=0.9, max_tokens=5)) == 4
@@ -63,7 +63,7 @@ def test_a_request_holds_the_prompts_and_the_given_sampling_parameters():
     }
 
 
-def test_an_answer_on_disk_is_not_asked_again_and_a_torn_line_is(tmp_path):
+def test_cached_answers_are_reused_and_incomplete_lines_are_not(tmp_path):
     path = tmp_path / "answers.jsonl"
     with serving(lambda *_: "4") as server:
         for _ in range(2):
@@ -78,7 +78,7 @@ def test_an_answer_on_disk_is_not_asked_again_and_a_torn_line_is(tmp_path):
     assert KEY.encode() not in path.read_bytes()
 
 
-def test_invalid_answers_are_asked_again_up_to_the_number_of_attempts():
+def test_invalid_answers_are_retried_up_to_the_limit():
     replies = iter(["3", "many", "6"])
     with serving(lambda *_: next(replies)) as server:
         assert Asker(endpoint(server), Answers(None), 3)(question("How many?")) == 6
@@ -88,7 +88,7 @@ def test_invalid_answers_are_asked_again_up_to_the_number_of_attempts():
 
 
 @pytest.mark.parametrize("reply", [500, 401, b"<html>busy</html>", b'{"choices": []}'])
-def test_a_server_without_answers_stops_the_run_without_showing_the_key(reply):
+def test_failing_server_stops_the_run_without_showing_the_key(reply):
     with serving(lambda *_: reply) as server:
         asker = Asker(endpoint(server), Answers(None))
         with pytest.raises(BackendUnavailable, match="run the same command again") as error:
@@ -97,13 +97,13 @@ def test_a_server_without_answers_stops_the_run_without_showing_the_key(reply):
     assert error.value.__context__ is None
 
 
-def test_a_refused_question_has_no_answer():
+def test_refused_question_has_no_answer():
     with serving(lambda *_: 400) as server:
         assert Asker(endpoint(server), Answers(None), 3)(question("How many?")) is None
         assert len(server.requests) == 1
 
 
-def test_an_address_hides_user_and_password_and_a_missing_key_is_named(monkeypatch):
+def test_addresses_hide_credentials_and_a_missing_key_is_named(monkeypatch):
     made = OpenAIEndpoint("tiny", "http://user:secret@host:8000/v1/")
     assert made.address == "http://host:8000/v1"
     assert "secret" not in repr(made)
@@ -133,12 +133,12 @@ def test_an_address_hides_user_and_password_and_a_missing_key_is_named(monkeypat
         "",
     ],
 )
-def test_an_answer_that_breaks_a_rule_of_the_prompts_is_invalid(answer):
+def test_rejects_answers_that_break_a_rule_of_the_prompts(answer):
     with pytest.raises(AnswerError):
         llm.parse_answer(answer, BOUNDS, 2)
 
 
-def test_a_valid_answer_labels_every_unit():
+def test_valid_answer_labels_every_unit():
     assert llm.parse_answer('{"ranges": {"0": [[0, 64]], "1": [[64, 130]]}}', BOUNDS, 2).tolist() == [0, 1, 1]
 
 
@@ -162,7 +162,7 @@ def right_answer(log, tokenizer) -> str:
     return json.dumps({"ranges": runs})
 
 
-def test_right_answers_have_accuracy_one_and_a_log_without_an_answer_counts_as_a_failure(logs, tokenizer):
+def test_correct_answers_have_accuracy_one_and_missing_answers_are_failures(logs, tokenizer):
     answers = {TASKS[log.record]: right_answer(log, tokenizer) for log in logs[:3]}
 
     def reply(body, _) -> str:

@@ -41,7 +41,7 @@ def disjoint(rng, turns, joiner="\n\n", sentences=12, agents=3):
 # Tokens and units
 
 
-def test_a_token_belongs_to_the_turn_of_its_last_character(tokenizer):
+def test_token_belongs_to_the_turn_of_its_last_character(tokenizer):
     log = log_of([(0, "one two"), (1, "three four"), (0, "five")], 2)
     tokens = read_tokens(log, tokenizer)
     starts = np.array([span[0] for span in log.spans])
@@ -69,7 +69,7 @@ def test_units_tile_the_text_and_cross_no_turn(tokenizer, unit_tokens):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_best_assignment_is_the_best_of_all(seed):
+def test_best_assignment_equals_exhaustive_search(seed):
     rng = np.random.default_rng(seed)
     labels, truth = rng.integers(0, 4, 60), rng.integers(0, 5, 60)
     truth[:5] = range(5)
@@ -111,7 +111,7 @@ def paths_by_force(log_emissions, stay):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("stay", [0.2, 0.7, 0.95])
-def test_viterbi_finds_the_likeliest_of_all_paths(seed, stay):
+def test_viterbi_equals_exhaustive_search(seed, stay):
     log_emissions = np.random.default_rng(seed).normal(size=(6, 3)) * 2
     assert tuple(hmm.viterbi(log_emissions, stay).tolist()) == paths_by_force(log_emissions, stay)
 
@@ -135,7 +135,7 @@ def test_agents_with_words_of_their_own_are_named(tokenizer):
         assert edge_similarity(log.edges, attribution.edges) == pytest.approx(1)
 
 
-def test_a_record_never_describes_its_own_agents(tokenizer):
+def test_hmm_is_trained_on_other_records(tokenizer):
     """In one record agents 0 and 1 have changed their words: so they are taken for each other there."""
     logs = by_vocabulary(8, 2, np.random.default_rng(5))
     swapped = log_of([(1 - turn.agent, turn.text) for turn in logs[0].turns], 2, record=9)
@@ -161,7 +161,7 @@ def test_bounds_tile_the_text(name, segments):
 
 @pytest.mark.parametrize("name", SEGMENTERS)
 @pytest.mark.parametrize("text", ["a", "no", "?!", "\n\n\n\n", "一二三四五六七八", "word " * 40])
-def test_any_text_gets_at_most_the_segments_asked_for(name, text):
+def test_segmenters_return_at_most_the_given_number(name, text):
     bounds = SEGMENTERS[name](text, 4)
     assert (bounds[0], bounds[-1]) == (0, len(text))
     assert bounds == sorted(set(bounds))
@@ -169,7 +169,7 @@ def test_any_text_gets_at_most_the_segments_asked_for(name, text):
 
 
 @pytest.mark.parametrize("name", SEGMENTERS)
-def test_turns_without_a_word_in_common_are_told_apart(name, tokenizer):
+def test_segmenters_separate_turns_without_common_words(name, tokenizer):
     log = disjoint(np.random.default_rng(8), 6)
     (attribution,) = BASELINES[name].read([log], tokenizer, 123)
     assert token_accuracy(read_tokens(log, tokenizer).agents, attribution.labels) == 1

@@ -72,7 +72,7 @@ def mean_accuracy(rows: list[dict[str, Any]]) -> float:
 
 
 @pytest.mark.parametrize("mark", ["fourier", "raw", "gumbel", "kgw", "unigram"])
-def test_every_mark_is_read_by_both_decoders(study: Study, mark: str) -> None:
+def test_both_decoders_read_every_mark(study: Study, mark: str) -> None:
     setting = study.setting("chain", 4, mark)
     for log in study.logs(setting)[:1]:
         truth, keys = scoring.truth_of(log, study.loaded.reader), study.keys(log)
@@ -92,7 +92,7 @@ def test_every_mark_is_read_by_both_decoders(study: Study, mark: str) -> None:
             assert token_accuracy(truth, oracle.labels) > 0.9
 
 
-def test_options_of_cusum_are_tuned_on_records_that_are_not_measured(study: Study) -> None:
+def test_cusum_is_tuned_on_separate_records(study: Study) -> None:
     setting = study.setting("chain", 4, "gumbel")
     tuned = study.decoder_options("cusum", setting)
     logs = study.logs(setting, tuning=True)
@@ -106,7 +106,7 @@ def test_options_of_cusum_are_tuned_on_records_that_are_not_measured(study: Stud
     assert accuracy(**tuned) > accuracy(**{**tuned, "min_points": 10})
 
 
-def test_green_lists_stay_unattributed_by_the_rule_of_an_auditor(study: Study) -> None:
+def test_unattributed_tokens_equal_those_of_an_auditor(study: Study) -> None:
     # Checked on the scores of iet's own marks, which an Auditor reads as well.
     for mark in MARKED:
         for log in study.logs(study.setting("chain", 4, mark)):
@@ -119,7 +119,7 @@ def test_green_lists_stay_unattributed_by_the_rule_of_an_auditor(study: Study) -
             np.testing.assert_array_equal(labels, expected)
 
 
-def test_table1_has_every_method_beside_the_papers_figures(study, monkeypatch):
+def test_table1_holds_every_method_and_the_papers_figures(study, monkeypatch):
     with serving(lambda *_: "no idea") as server:
         monkeypatch.setenv("OPENAI_API_KEY", "any word")
         endpoint = OpenAIEndpoint("gpt-5-mini", f"{server.url}/v1")
@@ -152,7 +152,7 @@ def test_texts_on_disk_are_not_generated_again(study, monkeypatch):
     assert study.logs(setting) == logs
 
 
-def test_sweeps_have_two_runs_and_accuracy_grows_with_kappa(study: Study, monkeypatch) -> None:
+def test_sweeps_have_two_runs_and_accuracy_rises_with_kappa(study: Study, monkeypatch) -> None:
     monkeypatch.setattr(sweeps, "KAPPAS", (0.8, 4.0))
     sweeps.kappa(study)
     cells = by_cell(result(study, "kappa")["rows"], "decoder", "point", "run")
@@ -168,7 +168,7 @@ def test_sweeps_have_two_runs_and_accuracy_grows_with_kappa(study: Study, monkey
     assert (study.out / "window.svg").stat().st_size > 1000
 
 
-def test_spurious_keys_are_in_the_registry_but_not_in_the_texts(study: Study) -> None:
+def test_spurious_keys_mark_no_text(study: Study) -> None:
     sweeps.spurious(study)
     cells = by_cell(result(study, "spurious")["rows"], "mark", "decoder", "agents", "keys")
     assert {cell[2:] for cell in cells} == set(quoted.SPURIOUS)
@@ -188,7 +188,7 @@ def test_redaction_and_oracle_compare_the_same_texts(study: Study) -> None:
     assert mean_accuracy(read["gumbel", "oracle"]) >= mean_accuracy(read["gumbel", "free"])
 
 
-def test_every_transformation_is_measured_or_names_what_it_lacks(study: Study) -> None:
+def test_every_transformation_is_measured_or_names_its_missing_model(study: Study) -> None:
     alterations.transformations(
         study, ["gumbel"], {"en_fr": list, "fr_en": lambda texts: [" ".join(t.split()[::-1]) for t in texts]}
     )
@@ -212,7 +212,7 @@ def run(extract: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.Monke
     return lambda experiment, *more: command.main([experiment, *fixed, *more])
 
 
-def test_a_result_states_its_configuration_and_is_not_overwritten_by_another(run, tmp_path, capsys):
+def test_results_state_their_configuration_and_are_not_overwritten_by_another(run, tmp_path, capsys):
     assert run("oracle", "--settings", "tree_5", "--marks", "gumbel") == 0
     path = tmp_path / "out" / "oracle.json"
     content_before = path.read_bytes()
@@ -244,9 +244,7 @@ def test_a_result_states_its_configuration_and_is_not_overwritten_by_another(run
         ("transforms", ["--en-fr", "no/such/model"], "translation model 'no/such/model'"),
     ],
 )
-def test_what_cannot_work_is_refused_before_texts_are_generated(
-    run, tmp_path, capsys, experiment, more, message
-):
+def test_rejects_invalid_options_before_generation(run, tmp_path, capsys, experiment, more, message):
     assert run(experiment, *more) == 1
     assert message in capsys.readouterr().err
     assert not list(tmp_path.glob("out/logs/*.jsonl"))

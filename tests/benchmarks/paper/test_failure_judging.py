@@ -38,7 +38,7 @@ def ask(server, logs=LOGS, **options):
     return judge_logs(logs, judge, **{"cache": None, **options})
 
 
-def test_a_judge_who_knows_is_right_in_every_protocol_with_the_protocols_number_of_questions():
+def test_ideal_judge_is_correct_in_every_protocol():
     with serving(lambda body, _: knows(body)) as server:
         outcomes = ask(server)
     for (protocol, _), outcomes_of_protocol in outcomes.items():
@@ -63,7 +63,7 @@ def test_a_judge_who_knows_is_right_in_every_protocol_with_the_protocols_number_
         ("binary_search", "the upper half, I think"),
     ],
 )
-def test_an_answer_that_is_not_in_form_is_no_prediction(protocol, answer):
+def test_malformed_answer_is_no_prediction(protocol, answer):
     with serving(lambda *_: answer) as server:
         (outcome,) = ask(server, LOGS[:1], protocols=[protocol])[protocol, 0]
     assert outcome.prediction is None
@@ -71,7 +71,7 @@ def test_an_answer_that_is_not_in_form_is_no_prediction(protocol, answer):
     assert not outcome.unanswered
 
 
-def test_an_answer_is_asked_for_once_for_each_seed_and_kept(tmp_path):
+def test_answers_are_cached_by_seed(tmp_path):
     cache = tmp_path / "answers.jsonl"
     with serving(lambda body, _: knows(body)) as server:
         first = ask(server, LOGS[:2], cache=cache, seeds=[0, 1])
@@ -83,7 +83,7 @@ def test_an_answer_is_asked_for_once_for_each_seed_and_kept(tmp_path):
         assert len(server.requests) == num_requests
 
 
-def test_a_refused_question_leaves_its_log_without_a_prediction():
+def test_refused_question_gives_no_prediction():
     def reply(body, _):
         return 400 if problem_of(body)[1] == 1 else knows(body)
 
@@ -93,7 +93,7 @@ def test_a_refused_question_leaves_its_log_without_a_prediction():
     assert outcomes[1].prediction is None
 
 
-def test_steps_of_a_cut_log_stand_for_the_original_turns_that_they_share_most_with():
+def test_steps_of_a_corrupted_log_map_to_the_turn_with_most_shared_text():
     log = trajectory([("A", "a" * 10), ("B", "b" * 10), ("A", "c" * 10)], mistake=("B", 1))
     presented = trajectory([("A", log.text[:11]), ("B", log.text[11:])], mistake=("B", 1))
     seen = Seen(log, presented, ((0, 11), (11, 34)))
@@ -115,7 +115,7 @@ def test_chance_is_the_mean_over_all_guesses():
     }
 
 
-def test_the_log_is_shown_without_step_numbers_except_step_by_step():
+def test_only_step_by_step_shows_step_numbers():
     log = trajectory([("A", "one"), ("", "two"), ("B", "three")])
     everything = question("all_at_once", log, 0, 2)[1]
     assert "\nunknown: two\nB: three\n" in everything

@@ -71,7 +71,7 @@ def tokens(loaded: Loaded, text: str) -> int:
     return len(loaded.reader.encode(text).token_ids)
 
 
-def test_only_agents_turns_are_rewritten_under_their_keys(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+def test_rewrites_turns_of_agents_under_their_keys(loaded: Loaded, tmp_path: pathlib.Path) -> None:
     (rewritten_log,), scribe = rewritten(loaded, tmp_path, [trajectory(TURNS)])
     assert [turn.name for turn in rewritten_log.turns] == [name for name, _ in TURNS]
     assert [turn.content for turn in rewritten_log.turns][1::2] == ["exitcode: 0\n", ""]
@@ -83,7 +83,7 @@ def test_only_agents_turns_are_rewritten_under_their_keys(loaded: Loaded, tmp_pa
     assert len({row.seed for row, _ in rows_asked}) == len(rows_asked)
 
 
-def test_a_turn_is_written_from_the_conversation_and_from_itself(loaded, tmp_path):
+def test_prompt_of_a_turn_holds_the_conversation_and_the_turn(loaded, tmp_path):
     _, scribe = rewritten(loaded, tmp_path, [trajectory(TURNS)])
     rows_asked = [row.prompt for batch in scribe.asked for row, _ in batch]
     assert TURNS[0][1] in rows_asked[0].plain
@@ -124,7 +124,7 @@ def test_lengths_stay_within_a_tenth(loaded: Loaded, tmp_path: pathlib.Path, exa
     )
 
 
-def test_logs_are_written_together_in_batches_of_like_length(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+def test_batches_hold_turns_of_similar_length(loaded: Loaded, tmp_path: pathlib.Path) -> None:
     logs = [trajectory([("A", LONG), ("B", f"Log {i}.")], number=i) for i in range(1, 5)]
     logs.append(trajectory([("A", "Short.")], number=9))
     _, scribe = rewritten(loaded, tmp_path, logs)
@@ -133,7 +133,7 @@ def test_logs_are_written_together_in_batches_of_like_length(loaded: Loaded, tmp
     assert all(max(batch) <= max(32, 1.4 * min(batch)) for batch in sizes)
 
 
-def test_blank_turns_are_drawn_again_longer_and_then_given_up(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+def test_blank_turns_are_sampled_again_longer_up_to_a_limit(loaded: Loaded, tmp_path: pathlib.Path) -> None:
     scribe = Scribe(loaded, "\n")
     rewriting = rewriting_of(loaded, "Algorithm-Generated")
     (rewritten_log,) = regenerate([trajectory([("A", "Hi.")])], rewriting, scribe, loaded, tmp_path)
@@ -142,7 +142,7 @@ def test_blank_turns_are_drawn_again_longer_and_then_given_up(loaded: Loaded, tm
     assert min_tokens == [min_tokens[0] + i for i in range(4)]
 
 
-def test_a_killed_run_goes_on_with_the_turn_that_was_cut_short(loaded, tmp_path):
+def test_killed_run_continues_at_the_incomplete_turn(loaded, tmp_path):
     logs = [trajectory(TURNS, number=3)]
     rewriting = rewriting_of(loaded, "Algorithm-Generated")
     complete, _ = rewritten(loaded, tmp_path / "whole", logs)
@@ -159,7 +159,7 @@ def test_a_killed_run_goes_on_with_the_turn_that_was_cut_short(loaded, tmp_path)
     assert (second_run, scribe.asked) == (complete, [])
 
 
-def test_a_file_of_another_text_or_setting_is_refused(loaded, tmp_path):
+def test_rejects_files_of_another_text_or_setting(loaded, tmp_path):
     rewritten(loaded, tmp_path, [trajectory(TURNS, number=3)])
     rewriting = rewriting_of(loaded, "Algorithm-Generated")
     with pytest.raises(InputError, match="log 3: rewritten from another text"):
@@ -172,7 +172,7 @@ def test_a_file_of_another_text_or_setting_is_refused(loaded, tmp_path):
         rewriting_of(loaded, "Algorithm-Generated", temperature=0.0)
 
 
-def test_human_turns_are_not_read_if_metadata_show_them(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+def test_human_turns_marked_by_metadata_are_not_decoded(loaded: Loaded, tmp_path: pathlib.Path) -> None:
     words = " ".join(f"Row {i} is even." for i in range(12))
     turns = [("human", "Where?"), ("Orchestrator (thought)", words), ("Orchestrator (-> WebSurfer)", words)]
     turns += [("WebSurfer", words), ("ComputerTerminal", "exitcode: 0 (execution succeeded)")]
@@ -195,7 +195,7 @@ def test_human_turns_are_not_read_if_metadata_show_them(loaded: Loaded, tmp_path
     assert named(read_names(Auditor(registry), remove_ids(blank))) == []
 
 
-def test_the_experiment_restores_what_it_rewrote(loaded, tmp_path, capsys):
+def test_experiment_restores_the_rewritten_log(loaded, tmp_path, capsys):
     history = [
         {"name": "A_Expert", "role": "user", "content": " ".join(f"Row {i} is even." for i in range(16))},
         {"name": "Computer_terminal", "role": "user", "content": "exitcode: 0 (execution succeeded)\n"},

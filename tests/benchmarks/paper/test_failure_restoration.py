@@ -80,7 +80,7 @@ def merged(log: Trajectory) -> list[tuple[str, str]]:
 # ---------------------------------------------------------------- O
 
 
-def test_without_ids_algorithm_generated_logs_have_one_name() -> None:
+def test_removing_ids_leaves_one_name_in_algorithm_generated_logs() -> None:
     log = trajectory([("A", "I am A."), ("Computer_terminal", "exitcode: 0"), ("", "Hello"), ("B", "Fine.")])
     bare = remove_ids(log)
     assert [(turn.name, turn.human) for turn in bare.turns] == [
@@ -93,7 +93,7 @@ def test_without_ids_algorithm_generated_logs_have_one_name() -> None:
     assert bare.system_prompts == ()
 
 
-def test_without_ids_human_turns_stay_in_hand_crafted_logs() -> None:
+def test_removing_ids_keeps_human_turns_of_hand_crafted_logs() -> None:
     log = trajectory([("human", "Where?"), ("Orchestrator (thought)", "Hm."), ("WebSurfer", "There.")],
                      subset="Hand-Crafted")  # fmt: skip
     assert [(turn.name, turn.human) for turn in remove_ids(log).turns] == [
@@ -104,14 +104,14 @@ def test_without_ids_human_turns_stay_in_hand_crafted_logs() -> None:
 
 
 @given(trajectories())
-def test_corrupted_boundaries_keep_the_skeleton_and_the_text(log: Trajectory) -> None:
+def test_corrupted_boundaries_keep_names_and_text(log: Trajectory) -> None:
     cut = corrupt_boundaries(log)
     assert [(turn.name, turn.human) for turn in cut.turns] == [(turn.name, turn.human) for turn in log.turns]
     assert "".join(turn.content for turn in cut.turns) == log.text
     assert cut == corrupt_boundaries(log, seed=42)
 
 
-def test_cuts_differ_by_seed_and_log_and_are_spread_over_the_text() -> None:
+def test_corrupted_boundaries_are_uniform_and_differ_by_seed_and_log() -> None:
     logs = [trajectory([("A", "x" * 500), ("B", "y" * 498)], number=number) for number in range(1, 201)]
     cuts = [len(corrupt_boundaries(log).turns[0].content) for log in logs]
     assert cuts != [len(corrupt_boundaries(log, seed=43).turns[0].content) for log in logs]
@@ -134,7 +134,7 @@ def test_true_turns_restore_names_and_contents(name: str, log: Trajectory) -> No
 
 
 @given(trajectories().filter(lambda log: log.turns[0].content))
-def test_true_agents_restore_all_but_what_separates_turns_of_one_agent(log: Trajectory) -> None:
+def test_true_agents_restore_all_but_boundaries_within_one_agent(log: Trajectory) -> None:
     restored = restore_boundaries(corrupt_boundaries(log), true_agents(log))
     assert merged(restored.trajectory) == merged(log)
     for turn, (start, end) in zip(restored.trajectory.turns, restored.spans, strict=True):
@@ -142,7 +142,7 @@ def test_true_agents_restore_all_but_what_separates_turns_of_one_agent(log: Traj
 
 
 @given(trajectories())
-def test_true_agents_name_every_turn_that_says_something(log: Trajectory) -> None:
+def test_true_agents_name_every_turn_with_text(log: Trajectory) -> None:
     restored = restore_names(remove_ids(log), true_agents(log)).trajectory
     for turn, restored_turn in zip(log.turns, restored.turns, strict=True):
         if turn.content and not turn.human:
@@ -164,19 +164,19 @@ def test_unattributed_text_stays_unattributed() -> None:
 # ---------------------------------------------------------------- how good it is
 
 
-def test_most_characters_name_a_span_and_the_first_of_equals() -> None:
+def test_majority_of_characters_names_a_span_and_ties_take_the_first() -> None:
     attributed: list[Named] = [(0, 2, "A"), (2, 4, "B"), (4, 9, ""), (9, 10, "A")]
     assert majority(attributed, [(0, 4), (1, 4), (3, 10), (10, 12)]) == ["A", "B", "", ""]
 
 
-def test_the_nearest_span_shares_most_characters() -> None:
+def test_nearest_span_shares_most_characters() -> None:
     assert nearest((3, 9), [(0, 5), (5, 8), (8, 20)]) == 1
     assert nearest((3, 7), [(0, 5), (5, 9)]) == 0
     assert nearest((3, 3), [(0, 5)]) is None
     assert nearest((3, 7), []) is None
 
 
-def test_the_ideal_judge_reads_the_name_where_the_mistake_was_made() -> None:
+def test_ideal_judge_returns_the_name_at_the_mistake() -> None:
     log = trajectory([("A", "a" * 9), ("Websurfer", "b" * 9), ("A", "c" * 9)], mistake=("WebSurfer", 1))
     assert ideal_judge(log, Restored(log, log.spans))
     assert ideal_step(log, Restored(log, log.spans))
@@ -203,7 +203,7 @@ def test_human_turns_are_unattributed(said_by_people: bool) -> None:
     assert set(token_figures(log, attributed, ends).values()) == {1.0}
 
 
-def test_a_tools_tokens_are_right_if_unattributed() -> None:
+def test_unattributed_tokens_of_tools_are_correct() -> None:
     tokenizer = Tokenizer(MODEL)
     log = trajectory([("A", "one two three four"), ("Computer_terminal", "five six"), ("B", "seven eight")])
     perfect = [(*span, "" if i == 1 else log.turns[i].name) for i, span in enumerate(log.spans)]

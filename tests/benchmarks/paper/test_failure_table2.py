@@ -55,7 +55,7 @@ def knows(body) -> str:
     return knowing(user, NAMES[STEPS[number - 1]], STEPS[number - 1])
 
 
-def test_the_experiment_writes_every_cell_and_continues_where_it_was(data, tmp_path, capsys):
+def test_experiment_writes_every_cell_and_resumes(data, tmp_path, capsys):
     out = tmp_path / "out"
     command = ["table2", "--data", str(data), "--out", str(out), "--extract", "--marks", "gumbel"]
     command += ["--judge-model", "tiny", "--seeds", "2", "--judge-tokens", "64"]
@@ -103,7 +103,7 @@ def test_the_experiment_writes_every_cell_and_continues_where_it_was(data, tmp_p
             assert printed == tuple(map(str, TABLE2[protocol][sides[log]][names[title]]))
 
 
-def test_a_log_with_corrupted_boundaries_is_mapped_by_its_characters():
+def test_corrupted_logs_map_to_turns_by_characters():
     turns = tuple(Turn(name, name.lower() * 20) for name in NAMES)
     log = Trajectory(SUBSETS[0], 5, "q", "a", turns, "Coder", 1)
     seen = table2.not_restored(log, "boundaries")
@@ -115,7 +115,7 @@ def test_a_log_with_corrupted_boundaries_is_mapped_by_its_characters():
     assert (bare.spans, {turn.name for turn in bare.presented.turns}) == (None, {"Agent"})
 
 
-def test_ours_is_compared_with_the_baseline_and_with_the_log_before_restoration():
+def test_compares_with_the_baseline_and_the_corrupted_log():
     log = Trajectory(SUBSETS[0], 5, "q", "a", (Turn("A", "x"),), "A", 0)
     conditions = [
         table2.Condition(SUBSETS[0], corruption, mark, restored, (Seen(log, log),))

@@ -12,7 +12,7 @@ from iet.errors import InputError
 from tests.support.failure_logs import algorithm_generated, hand_crafted, write
 
 
-def test_names_are_the_identity_of_algorithm_generated_logs(tmp_path: pathlib.Path) -> None:
+def test_algorithm_generated_logs_identify_agents_by_name(tmp_path: pathlib.Path) -> None:
     logs = {"10.json": algorithm_generated(), "2.json": algorithm_generated(mistake_step="3")}
     logs_read = load(write(tmp_path, "Algorithm-Generated", logs), "Algorithm-Generated")
     assert [log.number for log in logs_read] == [2, 10]
@@ -30,7 +30,7 @@ def test_names_are_the_identity_of_algorithm_generated_logs(tmp_path: pathlib.Pa
     assert (log.question, log.answer) == ("How many houses are even?", "8")
 
 
-def test_roles_are_the_identity_of_hand_crafted_logs(tmp_path: pathlib.Path) -> None:
+def test_hand_crafted_logs_identify_agents_by_role(tmp_path: pathlib.Path) -> None:
     (log,) = load(write(tmp_path, "Hand-Crafted", {"7.json": hand_crafted()}), "Hand-Crafted")
     assert [turn.human for turn in log.turns] == [True, False, False, False, False]
     assert log.turns[1].name == "Orchestrator (thought)"
@@ -40,14 +40,14 @@ def test_roles_are_the_identity_of_hand_crafted_logs(tmp_path: pathlib.Path) -> 
     assert log.system_prompts == ()
 
 
-def test_spans_are_where_contents_stand_in_the_text(tmp_path: pathlib.Path) -> None:
+def test_spans_locate_contents_in_the_text(tmp_path: pathlib.Path) -> None:
     logs = {"1.json": algorithm_generated()}
     (log,) = load(write(tmp_path, "Algorithm-Generated", logs), "Algorithm-Generated")
     assert log.text == "We count.\n\nFirst the file.\n\nexitcode: 0\n\n\n\n\nFour."
     assert [log.text[start:end] for start, end in log.spans] == [turn.content for turn in log.turns]
 
 
-def test_an_extract_is_refused_if_the_whole_is_asked_for(tmp_path: pathlib.Path) -> None:
+def test_rejects_an_extract_in_place_of_the_dataset(tmp_path: pathlib.Path) -> None:
     write(tmp_path, "Hand-Crafted", {"1.json": hand_crafted()})
     for folder in (tmp_path, tmp_path / "who_and_when"):
         assert len(load(folder, "Hand-Crafted")) == 1
@@ -69,7 +69,7 @@ def test_an_extract_is_refused_if_the_whole_is_asked_for(tmp_path: pathlib.Path)
         {"question": 1},
     ],
 )
-def test_a_damaged_log_is_named(tmp_path: pathlib.Path, change: dict[str, Any]) -> None:
+def test_names_a_damaged_log(tmp_path: pathlib.Path, change: dict[str, Any]) -> None:
     data = write(tmp_path, "Algorithm-Generated", {"3.json": algorithm_generated(**change)})
     if change == {"question": 1}:
         path = data / "who_and_when" / "Algorithm-Generated" / "3.json"

@@ -14,7 +14,7 @@ from tests.support.paper_logs import log_of, setting
 LOGS = [log_of([(0, "One mill."), (1, "Two."), (0, "")], 2, record=record) for record in (5, 2)]
 
 
-def test_logs_are_read_as_they_were_written_and_a_killed_run_continues(tmp_path):
+def test_logs_roundtrip_and_killed_runs_continue(tmp_path):
     path = tmp_path / "logs" / "some.jsonl"
     LogFile(path, setting(2)).append(LOGS)
     data = path.read_bytes()
@@ -26,7 +26,7 @@ def test_logs_are_read_as_they_were_written_and_a_killed_run_continues(tmp_path)
     assert path.read_bytes() == data
 
 
-def test_another_setting_and_damaged_lines_are_refused(tmp_path):
+def test_rejects_another_setting_and_damaged_lines(tmp_path):
     path = tmp_path / "some.jsonl"
     LogFile(path, setting(2)).append(LOGS)
     with pytest.raises(InputError, match="line 1: expected digest"):
@@ -36,7 +36,7 @@ def test_another_setting_and_damaged_lines_are_refused(tmp_path):
         JsonLines(path)
 
 
-def test_spans_tile_the_text_and_edges_are_changes_of_the_agent():
+def test_spans_tile_the_text_and_edges_are_changes_of_agent():
     log = LOGS[0]
     assert "".join(log.text[start:end] for start, end, _ in log.spans) == log.text
     assert [agent for _, _, agent in log.spans] == [0, 1, 0]
@@ -45,13 +45,13 @@ def test_spans_tile_the_text_and_edges_are_changes_of_the_agent():
     assert "2 logs, 6 turns, 0 tokens" in str(summary(LOGS))
 
 
-def test_the_digest_names_all_but_the_models_path():
+def test_digest_covers_all_but_the_path_of_the_model():
     base_setting = setting(2)
     assert base_setting.digest == setting(2).digest != setting(3).digest
     assert base_setting.name.endswith(f"-{base_setting.digest[:8]}.jsonl")
 
 
-def test_a_result_of_another_configuration_is_not_overwritten(tmp_path):
+def test_rejects_overwriting_results_of_another_configuration(tmp_path):
     path = tmp_path / "result.json"
     check_overwrite(path, {"seed": 1})
     path.write_text('{"configuration": {"seed": 1, "sizes": [1, 2]}}')
@@ -82,7 +82,7 @@ def test_records_have_memory_entities_and_task(tmp_path):
         ({"pii": "[]"}, "row 2: expected entities"),
     ],
 )
-def test_a_damaged_row_is_named(tmp_path, change, message):
+def test_names_a_damaged_row(tmp_path, change, message):
     path = write_csv(tmp_path / "extract.csv", [row(0), {**row(1), **change}])
     with pytest.raises(InputError, match=message):
         read_records(path, rows=None)

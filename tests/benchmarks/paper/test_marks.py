@@ -46,7 +46,7 @@ def theirs(vocab_size: int, key: int) -> WatermarkLogitsProcessor:
 
 @pytest.mark.parametrize("vocab_size", [4096, 1001, 50257])
 @pytest.mark.parametrize("key", KEYS)
-def test_kgw_has_the_green_lists_of_transformers(vocab_size: int, key: int) -> None:
+def test_kgw_green_lists_equal_transformers(vocab_size: int, key: int) -> None:
     processor = theirs(vocab_size, key)
     for previous in (0, 1, 17, vocab_size - 1):
         expected = np.zeros(vocab_size, np.bool_)
@@ -54,7 +54,7 @@ def test_kgw_has_the_green_lists_of_transformers(vocab_size: int, key: int) -> N
         assert np.array_equal(marks.kgw_green(key, previous, vocab_size), expected)
 
 
-def test_green_lists_mark_as_the_processor_of_transformers_does() -> None:
+def test_green_lists_mark_as_transformers_processor() -> None:
     logits, context = torch.randn(3, 1000), torch.randint(0, 1000, (3, 5))
     marked = marks.GreenLists(marks.kgw_green, KEYS, DELTA, 1000)(context, logits.clone())
     for row, key in enumerate(KEYS):
@@ -71,7 +71,7 @@ def test_unmarked_rows_and_padded_columns_stay() -> None:
 
 
 @pytest.mark.parametrize("vocab_size", [4096, 1001])
-def test_unigram_has_the_green_list_of_its_authors(vocab_size: int) -> None:
+def test_unigram_green_list_equals_the_authors(vocab_size: int) -> None:
     # As `GPTWatermarkBase.__init__` of the published code builds it.
     for key in (0, 42, 2**32 - 1):
         seed = int.from_bytes(hashlib.sha256(np.int64(key)).digest()[:4], "little")  # type: ignore[arg-type]
@@ -85,7 +85,7 @@ def test_unigram_has_the_green_list_of_its_authors(vocab_size: int) -> None:
 # ---------------------------------------------------------------- reading
 
 
-def test_kgw_scores_are_green_or_not_by_transformers_lists(tokenizer, ids):
+def test_kgw_scores_equal_transformers_green_lists(tokenizer, ids):
     marker = Marker(setting("kgw"), tokenizer)
     scores = marker.keys(7).scores(ids)
     assert scores.shape == (600, 4)
@@ -176,7 +176,7 @@ def test_gumbel_leaves_one_token(tokenizer: Tokenizer) -> None:
     assert torch.equal(marked[1], logits[1])
 
 
-def test_none_marks_nothing_and_bad_marks_are_refused(tokenizer: Tokenizer) -> None:
+def test_none_marks_nothing_and_unknown_marks_are_rejected(tokenizer: Tokenizer) -> None:
     assert Marker(setting("none"), tokenizer).processor([agent_name(0, 0)]) is None
     assert Marker(setting("fourier"), tokenizer).processor([None, None]) is None
     with pytest.raises(InputError, match="mark: got 'blue', expected one of"):
@@ -196,7 +196,7 @@ def test_profiles_differ_where_reading_does(tokenizer: Tokenizer) -> None:
 # ---------------------------------------------------------------- equal strength
 
 
-def test_where_all_tokens_are_alike_delta_follows_from_the_families() -> None:
+def test_delta_for_uniform_logits_follows_from_the_families() -> None:
     # KL of a law tilted by λ is λ·mean(λ) - log_mgf(λ): that of ±1 at λ = δ/2, of the arcsine law at κ.
     fourier = FAMILIES["fourier"]
 
@@ -209,7 +209,7 @@ def test_where_all_tokens_are_alike_delta_follows_from_the_families() -> None:
     assert kl(marks.GREEN, delta / 2) == pytest.approx(kl(fourier, 0.8), rel=0.01)
 
 
-def test_delta_has_the_divergence_that_marking_has() -> None:
+def test_delta_gives_the_divergence_of_the_mark() -> None:
     rng = np.random.default_rng(2)
     logits = (3 * rng.standard_normal((60, 512))).astype(np.float32)
     logits[:20, 9:] = -np.inf  # a nucleus of nine
@@ -228,7 +228,7 @@ def test_delta_has_the_divergence_that_marking_has() -> None:
     assert marks.equal_delta(logits, 0.5) < delta < marks.equal_delta(logits, 1.2)
 
 
-def test_without_chance_no_delta_is_found() -> None:
+def test_rejects_deterministic_logits() -> None:
     certain = np.full((4, 64), -np.inf, np.float32)
     certain[:, 7] = 0
     with pytest.raises(InputError, match="no δ up to 20"):

@@ -78,7 +78,7 @@ def heard(row: Row) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("topology", list(TOPOLOGIES))
-def test_round_major_is_a_cycle_whatever_the_topology(topology: str) -> None:
+def test_agents_speak_in_a_cycle_under_every_topology(topology: str) -> None:
     script = Script()
     logs = talk(script, RECORDS, topology=topology, agents=5, rounds=2)
     assert [log.record for log in logs] == [0, 1, 2]
@@ -89,7 +89,7 @@ def test_round_major_is_a_cycle_whatever_the_topology(topology: str) -> None:
     assert list(map(len, script.batches)) == [15, 15, 15]  # a round of all records at once
 
 
-def test_lengths_that_are_drawn_are_a_turns_own_and_the_same_under_every_mark() -> None:
+def test_drawn_lengths_differ_by_turn_and_not_by_mark() -> None:
     def lengths(**fields: Any) -> list[int]:
         script = Script()
         talk(script, RECORDS, turn_tokens=(80, 240), drawn_lengths=True, **fields)
@@ -123,7 +123,7 @@ def test_agents_hear_their_neighbours_of_the_round_before() -> None:
     assert all(("Ada" in json.dumps(parts)) == (name == hub) for (name, _), parts in prompts.items())
 
 
-def test_the_attacker_ends_a_conversation_once_it_has_all() -> None:
+def test_conversation_stops_once_the_attacker_has_every_entity() -> None:
     attacker = "record-0 agent-3"
     partial = Script({(attacker, 1): "Ada Fischer it is", (attacker, 2): "ID-0000"})
     both = Script({(attacker, 1): "Ada Fischer has ID-0000."})
@@ -151,7 +151,7 @@ def test_the_attacker_ends_a_conversation_once_it_has_all() -> None:
         ({"prompt_tokens": 0}, "prompt_tokens: got 0"),
     ],
 )
-def test_what_no_conversation_can_be_held_with_is_refused_first(fields, message):
+def test_rejects_invalid_settings_before_generation(fields, message):
     script = Script()
     with pytest.raises(InputError, match=message):
         talk(script, **fields)
@@ -161,7 +161,7 @@ def test_what_no_conversation_can_be_held_with_is_refused_first(fields, message)
 # ---------------------------------------------------------------- answers and prompts
 
 
-def test_a_silent_agent_is_asked_again_and_then_has_no_answer() -> None:
+def test_blank_answers_are_sampled_again_up_to_a_limit() -> None:
     once, never = "record-0 agent-1", "record-0 agent-2"
     script = Script({(once, 0): " \n", **{(never, i): "<RESPONSE>: " for i in range(9)}})
     script.lines |= {(never, i): "" for i in range(9)}
@@ -193,11 +193,11 @@ def test_a_silent_agent_is_asked_again_and_then_has_no_answer() -> None:
         ("<MEMORY>: " + "w " * 150, "w " * 149 + "w", " ".join(["w"] * 100)),
     ],
 )
-def test_answers_are_parsed_with_the_whole_output_as_fallback(output: str, response: str, note: str) -> None:
+def test_parses_answers_with_the_whole_output_as_fallback(output: str, response: str, note: str) -> None:
     assert parsed(output) == Answer(response, note)
 
 
-def test_shares_are_equal_but_for_the_modest() -> None:
+def test_shares_are_equal_except_for_small_parts() -> None:
     assert shares([10, 100, 200], 90) == [10, 40, 40]
     assert shares([5, 5], 100) == [5, 5]
     assert shares([], 3) == []
@@ -206,7 +206,7 @@ def test_shares_are_equal_but_for_the_modest() -> None:
 
 
 @pytest.mark.parametrize("budget", [66, 90, 200])
-def test_a_prompt_is_cut_to_its_budget_and_keeps_ends(budget: int) -> None:
+def test_long_prompts_keep_the_ends_of_their_parts(budget: int) -> None:
     record = dataclasses.replace(RECORDS[0], task="first words of the task " * 9 + "the question?")
     prompt = prompt_of(record, 3, 2, Heard("mine " * 40 + "last", "note", {2: "theirs " * 50 + "newest"}))
 
@@ -259,7 +259,7 @@ def other_model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-def test_a_row_of_another_model_does_not_see_the_rows_beside_it(other_model: pathlib.Path) -> None:
+def test_rows_of_a_batch_are_independent_in_another_model(other_model: pathlib.Path) -> None:
     author = ModelAuthor(load(other_model), setting(turn_tokens=(9, 9), prompt_tokens=150))
     rows = rows_of(4, 9, 9)
     rows[2] = dataclasses.replace(rows[2], prompt=Prompt("Hello.", (), "", "Yes,"))
@@ -280,7 +280,7 @@ def rows_of(count: int, min_tokens: int, max_tokens: int) -> list[Row]:
     return [Row(prompt, 100 + i, min_tokens, max_tokens) for i, prompt in enumerate(prompts)]
 
 
-def test_turns_are_as_long_as_asked_and_tokens_are_what_the_model_likes(loaded: Loaded) -> None:
+def test_turns_have_the_given_length_and_tokens_of_the_nucleus(loaded: Loaded) -> None:
     author = ModelAuthor(loaded, setting(turn_tokens=(12, 12), temperature=0.7, top_p=0.9), batch=3)
     rows = rows_of(5, 12, 12)
     rows[1] = dataclasses.replace(rows[1], min_tokens=5, max_tokens=5)
@@ -299,7 +299,7 @@ def test_turns_are_as_long_as_asked_and_tokens_are_what_the_model_likes(loaded: 
     assert turns == author.generate(rows, [None] * 5)
 
 
-def test_tokens_are_drawn_as_often_as_the_model_says(loaded: Loaded) -> None:
+def test_token_frequencies_equal_the_models_probabilities(loaded: Loaded) -> None:
     author = ModelAuthor(loaded, setting(turn_tokens=(1, 1), top_p=0.5))
     row = Row(Prompt("You are here.", (), "", "The"), 0, 1, 1)
     draws = 1500
@@ -315,7 +315,7 @@ def test_tokens_are_drawn_as_often_as_the_model_says(loaded: Loaded) -> None:
     assert chi2 < likely.sum() + 5 * np.sqrt(2 * likely.sum())
 
 
-def test_an_end_token_ends_a_turn_but_not_before_its_fewest(loaded, monkeypatch):
+def test_end_token_ends_a_turn_after_the_minimum_length(loaded, monkeypatch):
     author = ModelAuthor(loaded, setting(turn_tokens=(4, 40)))
     common = loaded.reader.encode(" the of, and").token_ids.tolist()
     monkeypatch.setattr(Loaded, "ends", property(lambda _: common))
@@ -327,7 +327,7 @@ def test_an_end_token_ends_a_turn_but_not_before_its_fewest(loaded, monkeypatch)
     assert len(set(lengths)) > 1
 
 
-def test_a_chat_template_gets_messages(loaded: Loaded) -> None:
+def test_chat_templates_get_messages(loaded: Loaded) -> None:
     template_ = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
     refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + template_
     for chat_template, start in ((template_, "[system]You are Agent_1"), (refusing, "[user]You are Agent_1")):
@@ -343,7 +343,7 @@ def test_a_chat_template_gets_messages(loaded: Loaded) -> None:
         assert len(ids) <= 400
 
 
-def test_long_and_bad_settings_of_an_author_are_refused(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+def test_author_rejects_long_prompts_and_invalid_settings(loaded: Loaded, tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="expected at most 4096 together"):
         ModelAuthor(loaded, setting(turn_tokens=(1, 2000), prompt_tokens=3000))
     with pytest.raises(InputError, match="batch: got 0"):
@@ -356,7 +356,7 @@ def test_long_and_bad_settings_of_an_author_are_refused(loaded: Loaded, tmp_path
 
 
 @pytest.mark.parametrize("mark", [mark for mark in MARKS if not mark.endswith("_published")])
-def test_a_marked_conversation_reads_as_its_agents(loaded: Loaded, mark: str) -> None:
+def test_marked_conversation_is_attributed_to_its_agents(loaded: Loaded, mark: str) -> None:
     strength = 2.0 if MARKS[mark].green else None
     made = generate.setting_of(
         loaded, mark=mark, turn_tokens=(60, 60), rounds=1, prompt_tokens=160, strength=strength
@@ -379,7 +379,7 @@ def test_a_marked_conversation_reads_as_its_agents(loaded: Loaded, mark: str) ->
         assert gap > 5 * noise
 
 
-def test_a_killed_run_continues_to_the_same_logs(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+def test_killed_run_continues_to_the_same_logs(loaded: Loaded, tmp_path: pathlib.Path) -> None:
     made = generate.setting_of(loaded, turn_tokens=(8, 8), rounds=1, prompt_tokens=160, drawn_lengths=False)
     author = ModelAuthor(loaded, made)
 

@@ -49,7 +49,7 @@ def data(tmp_path: pathlib.Path) -> pathlib.Path:
 # ---------------------------------------------------------------- tasks
 
 
-def test_expressions_are_a_hundred_of_the_papers_form() -> None:
+def test_hundred_expressions_have_the_papers_form() -> None:
     problems = arithmetic()
     assert len(problems) == 100
     for problem in problems:
@@ -105,7 +105,7 @@ def test_too_few_problems_and_no_file_are_refused(data: pathlib.Path, tmp_path: 
         ("", None),
     ],
 )
-def test_an_answer_is_a_number_at_the_end(text: str, number: int | None) -> None:
+def test_answer_is_the_last_number(text: str, number: int | None) -> None:
     assert answer_of(text) == number
 
 
@@ -150,14 +150,14 @@ def _script(first: str, second: str) -> Script:
         ("Debate", "1 2 3", "5 13 13", 13),
     ],
 )
-def test_a_strategy_answers(name: str, first: str, second: str, answer: int) -> None:
+def test_every_strategy_answers(name: str, first: str, second: str, answer: int) -> None:
     script = _script(first, second)
     answers = script(strategies.first_calls(PROBLEMS))
     first_answers = [answers[:AGENTS], answers[AGENTS:]]
     assert STRATEGIES[name](PROBLEMS, first_answers, script) == [answer, None]
 
 
-def test_prompts_contain_what_the_definitions_give_to_each_call() -> None:
+def test_prompts_contain_the_inputs_of_each_call() -> None:
     script = _script("1 2 3", "4 5 6")
     answers = script(strategies.first_calls(PROBLEMS))
     first_answers = [answers[:AGENTS], answers[AGENTS:]]
@@ -177,7 +177,7 @@ def test_prompts_contain_what_the_definitions_give_to_each_call() -> None:
     assert heard["Debate"] == {(agent, 1): {"words 00", "words 10", "words 20"} for agent in range(AGENTS)}
 
 
-def test_a_vote_counts_numbers_as_numbers() -> None:
+def test_votes_compare_numbers_by_value() -> None:
     assert vote([Fraction("18.0"), Fraction(3), Fraction(18)]) == 18
     assert vote([None, None]) is None
     assert vote([]) is None
@@ -186,7 +186,7 @@ def test_a_vote_counts_numbers_as_numbers() -> None:
 # ---------------------------------------------------------------- the experiment
 
 
-def test_texts_follow_from_seed_and_key_and_are_kept(tmp_path: pathlib.Path, monkeypatch) -> None:
+def test_texts_are_determined_by_seed_and_key_and_cached(tmp_path: pathlib.Path, monkeypatch) -> None:
     calculator, answers = load(ARITHMETIC_MODEL), Answers(tmp_path / "answers.jsonl")
     calls = [Call(p, agent, 0, spoken(p, agent)) for p in arithmetic(2) for agent in range(AGENTS)]
     speaker = Speaker(calculator, Options(), answers, SHORT)

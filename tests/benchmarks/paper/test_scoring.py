@@ -32,7 +32,7 @@ def test_truth_of_a_log_and_of_what_became_of_it(tokenizer):
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(-1, 3), st.integers(-1, 3)), min_size=1, max_size=40))
-def test_figures_of_a_text_are_those_of_their_definitions(pairs):
+def test_figures_equal_their_definitions(pairs):
     truth, labels = (np.array(column) for column in zip(*pairs, strict=True))
     edges = np.eye(4, k=1)
     got = score(truth, labels, agents=4, edges=edges, found_edges=edges + edges.T, margin=0)
@@ -57,7 +57,7 @@ def test_figures_of_a_text_are_those_of_their_definitions(pairs):
     }
 
 
-def test_readers_without_edges_and_with_spurious_keys():
+def test_scores_readers_without_edges_and_with_spurious_keys():
     truth, labels = [0, 0, 1, 1, 2], [0, 0, 1, 5, 2]
     edges = np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]])
     assert score(truth, labels, agents=3, edges=edges)["edge_similarity"] is None

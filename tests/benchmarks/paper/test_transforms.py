@@ -44,7 +44,7 @@ def agents_of(text) -> list[int]:
     return [agent for start, end, agent in text.spans for _ in range(start, end)]
 
 
-def test_the_unchanged_text_has_the_same_truth(context):
+def test_unchanged_text_keeps_labels_and_edges(context):
     log = log_of(TURNS, 3)
     same = apply("none", log, context)
     assert (same.text, agents_of(same), same.changed) == (log.text, agents_of(log), 0)
@@ -61,7 +61,7 @@ def test_truncation_keeps_the_first_tokens(name, share_kept, context, tokenizer)
     assert len(tokenizer.encode(text.text).token_ids) == int(share_kept * tokens)
 
 
-def test_a_tenth_of_the_turns_is_regenerated_on_average_and_stays_the_agents(context):
+def test_regenerates_a_tenth_of_the_turns_and_keeps_their_agents(context):
     log = log_of([(i % 3, f"Words of turn {i}.") for i in range(12)], 3)
     texts = [apply("regeneration-10", log, context, seed) for seed in range(200)]
     assert np.mean([text.changed for text in texts]) == pytest.approx(0.1, abs=0.01)
@@ -70,7 +70,7 @@ def test_a_tenth_of_the_turns_is_regenerated_on_average_and_stays_the_agents(con
         assert [agent for _, _, agent in text.spans] == [turn.agent for turn in log.turns]
 
 
-def test_back_translation_works_by_sentences_within_turns(context):
+def test_back_translates_sentences_within_turns(context):
     log = log_of(TURNS, 3)
     sentences_asked: list[str] = []
 
@@ -96,14 +96,14 @@ def test_back_translation_works_by_sentences_within_turns(context):
         apply("backtranslation-zh", log, context)
 
 
-def test_personal_data_are_whole_words_and_overlapping_places_are_merged():
+def test_personal_data_are_whole_words_and_overlaps_are_merged():
     text = "Ada Berg and Berger: m0@mill.org"
     assert personal_data(text, ENTITIES) == [Place(0, 8, "NAME"), Place(21, 32, "EMAIL")]
     values = personal_data(text, ENTITIES, lambda _: [Place(4, 12, "PERSON"), Place(13, 19, "PERSON")])
     assert values == [Place(0, 12, "NAME"), Place(13, 19, "PERSON"), Place(21, 32, "EMAIL")]
 
 
-def test_redaction_replaces_entities_in_their_agents_segment(context, tokenizer):
+def test_redaction_keeps_agents_of_replaced_entities(context, tokenizer):
     log = log_of(TURNS, 3)
     text = redacted(log, context)
     assert text.text.startswith("[NAME] pays the mill. The bill goes to [EMAIL], as always.")
@@ -115,7 +115,7 @@ def test_redaction_replaces_entities_in_their_agents_segment(context, tokenizer)
     assert text.changed == pytest.approx(inside / len(ends))
 
 
-def test_entities_are_inserted_until_redaction_changes_enough_of_every_turn(context):
+def test_inserts_entities_up_to_the_minimum_share_of_every_turn(context):
     log = log_of(TURNS, 3)
     text = with_entities(log, np.random.default_rng(0), context)
     assert [agent for _, _, agent in text.spans] == [0, 1, 2, 0]
@@ -135,7 +135,7 @@ def lcs(a: list[str], b: list[str]) -> int:
     return int(table[-1, -1])
 
 
-def test_rouge_l_is_that_of_its_definition():
+def test_rouge_l_equals_its_definition():
     rng = np.random.default_rng(0)
     for _ in range(30):
         a, b = (list(rng.choice(list("abcd"), rng.integers(1, 40))) for _ in range(2))
@@ -145,7 +145,7 @@ def test_rouge_l_is_that_of_its_definition():
     assert rouge_l("a", "") == 0
 
 
-def test_semantic_similarity_is_the_cosine_of_the_vectors():
+def test_semantic_similarity_is_the_cosine():
     vectors = {"a": [1, 0], "b": [0, 2], "c": [3, 3], "": [0, 0]}
     pairs = [("a", "a"), ("a", "b"), ("a", "c"), ("a", "")]
     values = semantic_similarity(pairs, lambda texts: [vectors[text] for text in texts])
@@ -158,7 +158,7 @@ def test_semantic_similarity_is_the_cosine_of_the_vectors():
     assert (same, different) == (pytest.approx(1), 0)
 
 
-def test_a_translator_answers_every_sentence_alike_in_any_batch(tmp_path):
+def test_translation_does_not_depend_on_the_batch(tmp_path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     from iet.demo.conversation import MODEL

@@ -23,7 +23,7 @@ def published(n_gram: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("n_gram", [2, 4])
-def test_forger_copies_no_run_and_writes_mostly_seen_pairs(n_gram: int) -> None:
+def test_forger_writes_mostly_seen_pairs_and_copies_no_run(n_gram: int) -> None:
     texts = published(n_gram)
     forged = framing.Forger(texts, n_gram, 3).write(60)
     assert len(forged) == 60
@@ -49,7 +49,7 @@ def test_tries_and_losses_of_a_small_archive() -> None:
     assert honest["before"][0] <= honest["after"][0] < math.inf
 
 
-def test_the_committed_results_keep_what_the_docs_promise(tmp_path: pathlib.Path) -> None:
+def test_committed_results_keep_the_promises_of_the_docs(tmp_path: pathlib.Path) -> None:
     rows = json.loads((tables.RESULTS / "security.json").read_text())["rows"]
     assert {row["scheme"] for row in rows} == {*framing.SCHEMES}
     files = sorted(tables.RESULTS.glob("security_million*.json"))

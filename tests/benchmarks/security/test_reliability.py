@@ -46,7 +46,7 @@ def test_rounds_go_on_until_the_size_is_reached(
     assert "1 faults" in capsys.readouterr().out
 
 
-def test_the_committed_results_hold_no_fault() -> None:
+def test_committed_results_hold_no_fault() -> None:
     rows = json.loads((tables.RESULTS / "reliability.json").read_text())["rows"]
     assert {row["part"] for row in rows} == set(reliability.PARTS)
     assert [row["count"] for row in rows if row["what"] == "faults"] == [0] * len(reliability.PARTS)

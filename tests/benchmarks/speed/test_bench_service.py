@@ -35,7 +35,7 @@ def test_it_runs_and_records(
     assert all(f"| {name} |" in page for name in names)
 
 
-def test_rates_and_percentiles_are_those_of_the_samples() -> None:
+def test_rates_and_percentiles_equal_those_of_the_samples() -> None:
     samples = {
         bench_service.FLOOR: [(2.0, [0.1] * 100, 1.5)],
         "service": [(4.0, [0.1] * 50 + [0.3] * 50, None)],

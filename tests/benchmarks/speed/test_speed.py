@@ -140,7 +140,7 @@ def test_gpu_build_restarts_the_process(tmp_path: pathlib.Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("n_gram", "family"), [(2, "fourier"), (5, "gumbel")])
-def test_a_device_is_compared_with_the_cpu_for_every_scheme(
+def test_compares_devices_with_the_cpu_for_every_scheme(
     n_gram: int, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = timing.team(515, 4, n_gram, family=family).marking_keys()
@@ -173,7 +173,7 @@ def test_measurements_without_time_are_reported(tmp_path: pathlib.Path) -> None:
     assert (later.lines[0]["verdict"], later.lines[0]["said"]) == ("FAILED", "so")
 
 
-def test_without_a_gpu_the_reason_is_printed(
+def test_prints_the_reason_without_gpu(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if iet.backends().cuda_devices:
@@ -187,7 +187,7 @@ def test_without_a_gpu_the_reason_is_printed(
         assert "no GPU can be used here" in capsys.readouterr().err
 
 
-def test_a_suite_that_fails_its_check_is_not_timed() -> None:
+def test_rejects_a_suite_with_different_results() -> None:
     def wrong() -> None:
         raise IetError("differs")
 
@@ -218,7 +218,7 @@ def test_audits_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> No
     assert (kernels.backends(), plan.ALL_KEYS) == (backends, limit)
 
 
-def test_text_of_the_shipped_model_has_as_many_tokens_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_of_the_shipped_model_has_the_given_length(monkeypatch: pytest.MonkeyPatch) -> None:
     talk, registry = conversation.converse, texts.team()
     monkeypatch.setattr(conversation, "converse", functools.partial(talk, turn_tokens=(40, 50)))
     text = texts.marked_text(registry, 1000)  # of two conversations
@@ -283,7 +283,7 @@ def test_steady_rate_excludes_the_start(workers: int) -> None:
     assert (figures["quarter_mb"], figures["peak_mb"]) == (100.0, 110.0)
 
 
-def test_documents_of_bulk_audits_have_as_many_tokens() -> None:
+def test_documents_of_bulk_audits_have_the_given_length() -> None:
     text = "The planner hands the plan to the critic. " * 400
     documents = bench_bulk.documents([text, "short"], 5)
     assert len(documents) == 5
@@ -305,7 +305,7 @@ def test_bulk_audits_that_differ_are_not_timed(
         bench_bulk.validate(registry, documents, tmp_path / "again")
 
 
-def test_a_folder_without_agent_logs_is_refused(
+def test_rejects_a_folder_without_agent_logs(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["bench_audit", "-o", "x.json", "--data", str(tmp_path)])
@@ -315,7 +315,7 @@ def test_a_folder_without_agent_logs_is_refused(
     assert f"{tmp_path} has no who_and_when" in capsys.readouterr().err
 
 
-def test_a_peer_that_is_not_installed_is_skipped_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_skipped_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(peers._NEEDS, "Waterfall", ("no_such_package_of_ours",))
     for installed, skipped in (peers.markers(515), peers.readers(515)):
         assert not any(name.startswith("Waterfall") for name in installed)
@@ -341,9 +341,7 @@ def test_pytest_benchmark_records_the_same_samples(tmp_path: pathlib.Path) -> No
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
-def test_the_runner_writes_one_result_for_each_benchmark_on_every_backend(
-    backend: str, tmp_path: pathlib.Path
-) -> None:
+def test_runner_writes_one_result_per_benchmark_and_backend(backend: str, tmp_path: pathlib.Path) -> None:
     if backend == "cpu" and native.cpu is None:
         pytest.skip("the compiled module is switched off")
     command = [sys.executable, "-m", "benchmarks.speed", "-o", str(tmp_path)]
@@ -356,7 +354,7 @@ def test_the_runner_writes_one_result_for_each_benchmark_on_every_backend(
     assert content["command"].endswith("generate.json --quick")
 
 
-def test_a_suite_leaves_the_instruction_set_as_it_was() -> None:
+def test_suites_restore_the_instruction_set() -> None:
     slowest, isa_before = timing.isas()[0], kernels.backends().isa
     timing.select_isa(slowest)
     try:

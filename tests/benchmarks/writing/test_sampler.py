@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("architecture", ["shipped", "llama", "gpt_neox"])
-def test_steps_give_what_the_model_gives_for_each_row_alone(loaded: Loaded, architecture: str) -> None:
+def test_batched_steps_equal_single_rows(loaded: Loaded, architecture: str) -> None:
     model = loaded.model if architecture == "shipped" else small_model(architecture)
     rng, size = np.random.default_rng(0), model.config.vocab_size
     prompts = [rng.integers(3, size, length).tolist() for length in (23, 17, 2, 1)]
@@ -41,7 +41,7 @@ def test_steps_give_what_the_model_gives_for_each_row_alone(loaded: Loaded, arch
 
 
 @pytest.mark.parametrize("architecture", ["shipped", "llama"])
-def test_a_llama_goes_on_with_the_rows_that_are_not_left_out(loaded: Loaded, architecture: str) -> None:
+def test_llama_steps_continue_with_the_remaining_rows(loaded: Loaded, architecture: str) -> None:
     model = loaded.model if architecture == "shipped" else small_model(architecture)
     rng, size = np.random.default_rng(0), model.config.vocab_size
     lengths = (23, 17, 2, 1, 20)
@@ -67,7 +67,7 @@ def test_a_llama_goes_on_with_the_rows_that_are_not_left_out(loaded: Loaded, arc
             next(run)
 
 
-def test_other_models_are_none_for_the_steps_of_a_llama(loaded: Loaded) -> None:
+def test_llama_steps_reject_other_models(loaded: Loaded) -> None:
     assert llama.fits(loaded.model)
     assert not llama.fits(small_model("gpt_neox"))
     assert not llama.fits(small_model("llama").bfloat16())
@@ -77,7 +77,7 @@ def test_other_models_are_none_for_the_steps_of_a_llama(loaded: Loaded) -> None:
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt_neox"])
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
-def test_rows_of_many_lengths_are_what_they_are_alone(architecture: str, penalty: float) -> None:
+def test_rows_of_different_lengths_equal_single_rows(architecture: str, penalty: float) -> None:
     model, rng = small_model(architecture), np.random.default_rng(5)
     prompts = [rng.integers(3, 100, length).tolist() for length in (9, 4, 7, 5, 6, 8, 3, 9, 9, 2)]
     max_lengths = torch.tensor([3, 30, 12, 1, 25, 7, 18, 30, 5, 9])
@@ -114,7 +114,7 @@ def test_rows_of_many_lengths_are_what_they_are_alone(architecture: str, penalty
         assert together.marked_entropy[row] == pytest.approx(float(alone.marked_entropy[0]), abs=1e-4)
 
 
-def test_the_penalty_on_repetition_is_that_of_transformers() -> None:
+def test_repetition_penalty_equals_transformers() -> None:
     model, rng = small_model("llama"), np.random.default_rng(3)
     prompts = [rng.integers(3, 100, length).tolist() for length in (6, 2, 9)]
     seen: list[torch.Tensor] = []
@@ -189,7 +189,7 @@ def registry_of(agents: int, vocab_size: int, family: str = "fourier") -> iet.Re
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt_neox"])
-def test_continuations_that_share_a_prompt_are_those_of_the_model(architecture: str) -> None:
+def test_continuations_of_a_shared_prompt_equal_the_models(architecture: str) -> None:
     # Almost greedy: after the temperature the likeliest token is certain, whatever the draw.
     model = small_model(architecture)
     prompts = np.random.default_rng(0).integers(3, 100, (3, 7))
@@ -231,7 +231,7 @@ def test_draws_follow_the_distribution() -> None:
     )
 
 
-def test_the_entropy_is_that_of_the_model_and_the_mark_lowers_it() -> None:
+def test_entropy_equals_the_models_and_marking_lowers_it() -> None:
     model = small_model("llama")
     prompts = np.random.default_rng(1).integers(3, 100, (40, 5))
     keys = registry_of(2, 100).marking_keys()
@@ -248,7 +248,7 @@ def test_the_entropy_is_that_of_the_model_and_the_mark_lowers_it() -> None:
 
 
 @pytest.mark.parametrize("family", list(texts.SCHEMES))
-def test_each_continuation_carries_the_mark_of_its_key(family: str) -> None:
+def test_continuations_carry_the_mark_of_their_key(family: str) -> None:
     model = small_model("llama")
     registry = registry_of(3, 100, family)
     prompts = np.random.default_rng(2).integers(3, 100, (4, 8))
@@ -264,7 +264,7 @@ def test_each_continuation_carries_the_mark_of_its_key(family: str) -> None:
     assert np.array_equal(sampled.ids, repeated.ids)
 
 
-def test_gumbel_draws_by_the_key_alone_where_contexts_come_back_too() -> None:
+def test_gumbel_tokens_depend_on_the_key_alone() -> None:
     model = small_model("llama")
     registry = registry_of(2, 100, "gumbel")
     prompts = np.array([[3, 4, 5, 6, 3, 4, 5], [9, 8, 7, 6, 5, 4, 3]])  # the first ends as it begins

