@@ -1,5 +1,5 @@
-// Scores of a block of tokens under several keys, gathered so that whole cache lines of [tokens, keys] are
-// written: a column alone would touch one line a token, which for 64 keys evict each other.
+// Scores of a block of tokens under several keys, gathered to write whole cache lines of [tokens, keys]. A
+// single column would touch one line for each token; with 64 keys these lines evict each other.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@ namespace {
 
 constexpr int kColumnTokens = 256;
 constexpr int kColumns = 16;
-using Columns =
+using ScoreColumns =
     float[kColumns][kColumnTokens + 16];  // not a power of two apart: columns would share cache sets
 
 // rows[i * stride + c] = columns[c][i]
-void write_rows(const Columns& columns, int count, int width, int64_t stride, float* rows) {
+void write_rows(const ScoreColumns& columns, int count, int width, int64_t stride, float* rows) {
   if (width == kColumns) {
     for (int i = 0; i < count; ++i)
       for (int c = 0; c < kColumns; ++c) rows[i * stride + c] = columns[c][i];

@@ -156,11 +156,10 @@ namespace IET_ISA {
 void score_tile(const KernelParams& params, const ScoreArgs& args, const Tile& tile) {
   const Grid& grid = params.grid;
   Block block;
-  Columns gathered;
+  ScoreColumns gathered;
   for (int64_t first = tile.token_begin; first < tile.token_end; first += kBlock) {
     prepare_block(params, grid, args.token_ids, args.counts, first, tile.token_end, block);
-    // Columns of several keys are gathered first, so that whole cache lines are written: a column alone would
-    // touch one line a token, which for K = 64 evict each other.
+    // Gather the columns of several keys first, see columns.h.
     for (int64_t key = tile.key_begin; key < tile.key_end; key += kColumns) {
       const int columns = static_cast<int>(tile.key_end - key < kColumns ? tile.key_end - key : kColumns);
       for (int c = 0; c < columns; ++c) {

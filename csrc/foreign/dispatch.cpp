@@ -16,12 +16,12 @@ const ForeignLoops& loops() { return kForeignLoops[cpu_isa()]; }
 }  // namespace
 
 void waterfall_ranks_cpu(const WaterfallArgs& args, int num_threads) {
-  const int64_t pairs = args.n_keys * args.n_contexts, room = waterfall_scratch(args.vocab);
+  const int64_t pairs = args.n_keys * args.n_contexts, words = waterfall_scratch(args.vocab);
   const int64_t grain = args.vocab < kGrain ? kGrain / args.vocab : 1;
   const int workers = parallel_workers(pairs, grain, num_threads);
-  const std::unique_ptr<uint32_t[]> scratch(new uint32_t[static_cast<size_t>(workers * room)]);
+  const std::unique_ptr<uint32_t[]> scratch(new uint32_t[static_cast<size_t>(workers * words)]);
   in_parallel(pairs, grain, num_threads, [&](int worker, int64_t begin, int64_t end) {
-    loops().waterfall_ranks(args, begin, end, scratch.get() + worker * room);
+    loops().waterfall_ranks(args, begin, end, scratch.get() + worker * words);
   });
 }
 
@@ -37,24 +37,24 @@ void engine_gumbel_cpu(const EngineGumbelArgs& args, int num_threads) {
 void kgw_green_cpu(GreenArgs args, int num_threads) {
   const std::unique_ptr<GreenStep[]> steps(new GreenStep[args.green]);
   for (uint32_t step = 0; step < args.green; ++step) {
-    const uint32_t left = args.vocab - step;
-    steps[step] = {step, left, static_cast<float>(2.0 / left * (1 - 3 * 0x1p-24))};
+    const uint32_t remaining = args.vocab - step;
+    steps[step] = {step, remaining, static_cast<float>(2.0 / remaining * (1 - 3 * 0x1p-24))};
   }
   args.steps = steps.get();
-  int64_t most = 1;
+  int64_t max_tokens = 1;
   for (int64_t s = 0; s < args.n_seeds; ++s) {
     const int64_t count = args.offsets[s + 1] - args.offsets[s];
-    most = count > most ? count : most;
+    max_tokens = count > max_tokens ? count : max_tokens;
   }
   const int64_t groups = (args.n_seeds + kGreenLists - 1) / kGreenLists;
   const int64_t draws = int64_t{kGreenLists} * (args.green + 1), grain = draws < kGrain ? kGrain / draws : 1;
   const int workers = parallel_workers(groups, grain, num_threads);
-  const int64_t room = kGreenLists * most;
-  const std::unique_ptr<uint32_t[]> places(new uint32_t[static_cast<size_t>(workers * room)]);
+  const int64_t words = kGreenLists * max_tokens;
+  const std::unique_ptr<uint32_t[]> positions(new uint32_t[static_cast<size_t>(workers * words)]);
   in_parallel(groups, grain, num_threads, [&](int worker, int64_t begin, int64_t end) {
     const int64_t last = end * kGreenLists;
     loops().kgw_green(args, begin * kGreenLists, last < args.n_seeds ? last : args.n_seeds,
-                      places.get() + worker * room);
+                      positions.get() + worker * words);
   });
 }
 

@@ -1,6 +1,6 @@
-// Scores of keyed Gumbel-max as vLLM (Philox) and SGLang (MurmurHash3) mark with it;
-// docs/internals/foreign_marks.md has the equations, benchmarks/security/foreign_marks.py readable twins. No
-// standard library here, as in embed.cpp.
+// Scores of the keyed Gumbel-max marks of vLLM (Philox) and SGLang (MurmurHash3). The equations are in
+// docs/internals/foreign_marks.md, readable twins in benchmarks/security/foreign_marks.py. No standard library
+// here, as in embed.cpp.
 #include "../cpu/columns.h"
 #include "../cpu/lanes.h"
 #include "schemes.h"
@@ -8,8 +8,8 @@
 namespace iet {
 namespace {
 
-// Lanes of 64 bits whose low halves are multiplied: a compiler takes the product of whole lanes, at 3 times the
-// cost. High halves may hold anything.
+// Vectors of 64-bit lanes. product_of_lows multiplies their low halves; a compiler would multiply whole lanes
+// at three times the cost. The high halves of its operands may hold any bits.
 #if defined(__AVX512F__) && !defined(IET_PORTABLE)
 using Wide = __m512i;
 inline Wide load(const uint64_t* from) { return _mm512_loadu_si512(from); }
@@ -55,22 +55,23 @@ inline Wide choose(Wide mask, Wide x, Wide y) { return mask ? x : y; }
 constexpr int kWide = sizeof(Wide) / sizeof(uint64_t);
 static_assert(kColumnTokens % kWide == 0, "whole vectors");
 
-// A word of each token of a block, in the low halves.
+// One word of each token of a block, in the low half of a lane.
 using Words = uint64_t[kColumnTokens];
 
-struct Texts {  // a block of tokens, what does not depend on the key
+struct EngineBlock {  // a block of tokens: the values that do not depend on the key
   int count;
   const uint32_t* words;  // context and token of lane i are words[i .. i + width]
   union {
     struct {
-      uint32_t context[kColumnTokens];  // its hash, scrambled
+      uint32_t context[kColumnTokens];  // hash of the context, scrambled
       uint32_t token[kColumnTokens];    // scrambled
     } murmur;
     struct {
-      alignas(64) Words context[16][4];  // every 4 words of the context
-      Words round[4];                    // what the first round makes of the first 4, without the key
-      Words product;                     // of the token's number div 4 in its first round
-      Words factor, high, odd;           // which word of the last round is the token's: all bits set, or none
+      alignas(64) Words context[16][4];  // the words of the context, four at a time
+      Words round[4];                    // the first four after the first round, without the key
+      Words product;                     // of the token's first round, whose counter is token / 4
+      Words factor;                      // of the last round's product that the token's output word needs
+      Words high, odd;                   // bits 1 and 0 of the token, which select that word, as masks
     } philox;
   };
 };
@@ -86,9 +87,9 @@ struct PhiloxKeys {  // of one half of a key
   }
 };
 
-// So many vectors at once: a round waits for the one before it, and other vectors fill the time.
-constexpr int kAtOnce = sizeof(Wide) == 64 ? 4 : 2;
-static_assert(kColumnTokens % (kAtOnce * kWide) == 0, "whole vectors");
+// Number of vectors whose rounds are interleaved, because each round waits for the result of the previous one.
+constexpr int kInterleaved = sizeof(Wide) == 64 ? 4 : 2;
+static_assert(kColumnTokens % (kInterleaved * kWide) == 0, "whole vectors");
 
 inline void philox_round(Wide& c0, Wide& c1, Wide& c2, Wide& c3, Wide key0, Wide key1) {
   const Wide product0 = product_of_lows(c0, set(kFactor0)), product1 = product_of_lows(c2, set(kFactor1));
@@ -97,69 +98,69 @@ inline void philox_round(Wide& c0, Wide& c1, Wide& c2, Wide& c3, Wide key0, Wide
   c1 = product1, c3 = product0;
 }
 
-// Philox4x32-10 takes two multiplications a round, and the key enters after them. So those of the context's
-// first round and one of the token's first are the same for every key, and done here; in the token's last round
-// only the product is made that its word comes from.
-void prepare_philox(uint32_t width, Texts& block) {
-  auto& to = block.philox;
+// Each round of Philox4x32-10 makes two products and then adds the key (XOR). So both products of the context's
+// first round, and one of the token's first round, do not depend on the key and are made here. The token's last
+// round makes only the product that its output word needs.
+void prepare_philox(uint32_t width, EngineBlock& block) {
+  auto& prepared = block.philox;
   const int count = block.count;
   const uint32_t* words = block.words;
   for (uint32_t offset = 0; offset < width; offset += 4) {
     for (uint32_t w = 0; w < 4; ++w) {
-      // Behind the last word are 2^32 - 1 less their place.
-      Words& into = to.context[offset / 4][w];
-      const bool there = offset + w < width;
-      for (int i = 0; i < count && there; ++i) into[i] = words[i + offset + w];
-      for (int i = 0; i < count && !there; ++i) into[i] = 0xFFFFFFFFu - w;
-      for (int i = count; i < kColumnTokens; ++i) into[i] = 0;
+      // Word w of four is padded with 2^32 - 1 - w.
+      Words& lanes = prepared.context[offset / 4][w];
+      const bool is_padding = offset + w >= width;
+      for (int i = 0; i < count; ++i) lanes[i] = is_padding ? 0xFFFFFFFFu - w : words[i + offset + w];
+      for (int i = count; i < kColumnTokens; ++i) lanes[i] = 0;
     }
   }
   for (int i = 0; i < kColumnTokens; ++i) {
-    const uint64_t product0 = (to.context[0][0][i] ^ 0x574D4358u) * kFactor0;
-    const uint64_t product1 = to.context[0][2][i] * kFactor1;
-    to.round[0][i] = product1 >> 32 ^ to.context[0][1][i] ^ width;
-    to.round[1][i] = product1;
-    to.round[2][i] = product0 >> 32 ^ to.context[0][3][i];
-    to.round[3][i] = product0;
+    const uint64_t product0 = (prepared.context[0][0][i] ^ 0x574D4358u) * kFactor0;
+    const uint64_t product1 = prepared.context[0][2][i] * kFactor1;
+    prepared.round[0][i] = product1 >> 32 ^ prepared.context[0][1][i] ^ width;
+    prepared.round[1][i] = product1;
+    prepared.round[2][i] = product0 >> 32 ^ prepared.context[0][3][i];
+    prepared.round[3][i] = product0;
   }
   for (int i = 0; i < kColumnTokens; ++i) {
     const uint64_t token = i < count ? words[i + width] : 0;
-    to.product[i] = (token >> 2) * kFactor0;
-    to.high[i] = 0 - (token >> 1 & 1);
-    to.odd[i] = 0 - (token & 1);
-    to.factor[i] = token & 2 ? kFactor0 : kFactor1;
+    prepared.product[i] = (token >> 2) * kFactor0;
+    prepared.high[i] = 0 - (token >> 1 & 1);
+    prepared.odd[i] = 0 - (token & 1);
+    prepared.factor[i] = token & 2 ? kFactor0 : kFactor1;
   }
 }
 
-void score_philox(uint64_t key, uint32_t width, const Texts& block, float* scores) {
+void score_philox(uint64_t key, uint32_t width, const EngineBlock& block, float* scores) {
   const uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
   const PhiloxKeys first(key0, kStep0), second(key1, kStep1), of_token(key1 ^ 0x574D544Bu, kStep1);
-  const auto& from = block.philox;
-  alignas(64) Words found;
-  for (int i = 0; i < block.count; i += kAtOnce * kWide) {
-    Wide c0[kAtOnce], c1[kAtOnce], c2[kAtOnce], c3[kAtOnce], keys_of_lanes[kAtOnce];
-    for (int s = 0; s < kAtOnce; ++s) {
+  const auto& prepared = block.philox;
+  alignas(64) Words outputs;
+  for (int i = 0; i < block.count; i += kInterleaved * kWide) {
+    Wide c0[kInterleaved], c1[kInterleaved], c2[kInterleaved], c3[kInterleaved], keys_of_lanes[kInterleaved];
+    for (int s = 0; s < kInterleaved; ++s) {
       const int at = i + s * kWide;
-      c0[s] = exclusive_or(load(from.round[0] + at), first.rounds[0]), c1[s] = load(from.round[1] + at);
-      c2[s] = exclusive_or(load(from.round[2] + at), second.rounds[0]), c3[s] = load(from.round[3] + at);
+      c0[s] = exclusive_or(load(prepared.round[0] + at), first.rounds[0]), c1[s] = load(prepared.round[1] + at);
+      c2[s] = exclusive_or(load(prepared.round[2] + at), second.rounds[0]),
+      c3[s] = load(prepared.round[3] + at);
     }
     for (int round = 1; round < kRounds; ++round)
-      for (int s = 0; s < kAtOnce; ++s)
+      for (int s = 0; s < kInterleaved; ++s)
         philox_round(c0[s], c1[s], c2[s], c3[s], first.rounds[round], second.rounds[round]);
     for (uint32_t offset = 4; offset < width; offset += 4) {
-      const Words* words = from.context[offset / 4];
+      const Words* words = prepared.context[offset / 4];
       const PhiloxKeys keys(key0 ^ offset, kStep0);
-      for (int s = 0; s < kAtOnce; ++s) {
+      for (int s = 0; s < kInterleaved; ++s) {
         const int at = i + s * kWide;
         c0[s] = exclusive_or(c0[s], load(words[0] + at)), c1[s] = exclusive_or(c1[s], load(words[1] + at));
         c2[s] = exclusive_or(c2[s], load(words[2] + at)), c3[s] = exclusive_or(c3[s], load(words[3] + at));
       }
       for (int round = 0; round < kRounds; ++round)
-        for (int s = 0; s < kAtOnce; ++s)
+        for (int s = 0; s < kInterleaved; ++s)
           philox_round(c0[s], c1[s], c2[s], c3[s], keys.rounds[round], second.rounds[round]);
     }
-    for (int s = 0; s < kAtOnce; ++s) {
-      const Wide product0 = load(from.product + i + s * kWide),
+    for (int s = 0; s < kInterleaved; ++s) {
+      const Wide product0 = load(prepared.product + i + s * kWide),
                  product1 = product_of_lows(c1[s], set(kFactor1));
       keys_of_lanes[s] = exclusive_or(c3[s], set(key0));
       c0[s] = exclusive_or(high_half(product1), c0[s], keys_of_lanes[s]);
@@ -167,28 +168,28 @@ void score_philox(uint64_t key, uint32_t width, const Texts& block, float* score
       c1[s] = product1, c3[s] = product0;
     }
     for (int round = 1; round < kRounds - 1; ++round) {
-      for (int s = 0; s < kAtOnce; ++s) {
+      for (int s = 0; s < kInterleaved; ++s) {
         keys_of_lanes[s] = plus(keys_of_lanes[s], set(kStep0));
         philox_round(c0[s], c1[s], c2[s], c3[s], keys_of_lanes[s], of_token.rounds[round]);
       }
     }
-    for (int s = 0; s < kAtOnce; ++s) {
+    for (int s = 0; s < kInterleaved; ++s) {
       const int at = i + s * kWide;
-      const Wide high = load(from.high + at), last = plus(keys_of_lanes[s], set(kStep0));
-      const Wide product = product_of_lows(choose(high, c0[s], c2[s]), load(from.factor + at));
+      const Wide high = load(prepared.high + at), last = plus(keys_of_lanes[s], set(kStep0));
+      const Wide product = product_of_lows(choose(high, c0[s], c2[s]), load(prepared.factor + at));
       const Wide even = exclusive_or(high_half(product), choose(high, c3[s], c1[s]),
                                      choose(high, of_token.rounds[kRounds - 1], last));
-      store(found + at, choose(load(from.odd + at), product, even));
+      store(outputs + at, choose(load(prepared.odd + at), product, even));
     }
   }
   for (int i = 0; i < block.count; ++i) {
-    // 1 - u, u = (m + 1) / (2^24 + 1) as float32, is (2^24 - m) / 2^24 but for a rounding of u below 1/2.
-    const int32_t rest = 0x1000000 - static_cast<int32_t>(static_cast<uint32_t>(found[i]) >> 8);
-    scores[i] = minus_log(fmul(static_cast<float>(rest), 0x1p-24f));
+    // For u = (m + 1) / (2^24 + 1), 1 - u in float32 is (2^24 - m) / 2^24, except where u < 1/2 is rounded.
+    const int32_t numerator = 0x1000000 - static_cast<int32_t>(static_cast<uint32_t>(outputs[i]) >> 8);
+    scores[i] = minus_log(fmul(static_cast<float>(numerator), 0x1p-24f));
   }
 }
 
-// MurmurHash3 x86 32-bit, whose mix is murmur_join(state, murmur_scramble(value)).
+// MurmurHash3 x86 32-bit. It mixes in a value by murmur_join(state, murmur_scramble(value)).
 inline uint32_t rotl32(uint32_t x, int bits) { return x << bits | x >> (32 - bits); }
 inline uint32_t murmur_scramble(uint32_t value) { return rotl32(value * 0xCC9E2D51u, 15) * 0x1B873593u; }
 inline uint32_t murmur_join(uint32_t state, uint32_t scrambled) {
@@ -201,7 +202,7 @@ inline uint32_t murmur_finish(uint32_t state, uint32_t bytes) {
   return state ^ state >> 16;
 }
 
-void prepare_murmur(uint32_t width, Texts& block) {
+void prepare_murmur(uint32_t width, EngineBlock& block) {
   const int count = block.count;
   uint32_t states[kColumnTokens] = {};
   for (uint32_t w = 0; w < width; ++w)
@@ -212,15 +213,15 @@ void prepare_murmur(uint32_t width, Texts& block) {
   }
 }
 
-void score_murmur(uint64_t key, uint32_t, const Texts& block, float* scores) {
+void score_murmur(uint64_t key, uint32_t, const EngineBlock& block, float* scores) {
   const uint32_t low = murmur_join(0, murmur_scramble(static_cast<uint32_t>(key)));
   const uint32_t start = murmur_join(low, murmur_scramble(static_cast<uint32_t>(key >> 32)));
   for (int i = 0; i < block.count; ++i) {
     const uint32_t h =
         murmur_finish(murmur_join(murmur_join(start, block.murmur.context[i]), block.murmur.token[i]), 16);
     // 1 - u = (2^32 - h - 0.5) / 2^32
-    const float rest = fadd(static_cast<float>(~h), 0.5f);
-    scores[i] = minus_log(fmul(rest, 0x1p-32f));
+    const float numerator = fadd(static_cast<float>(~h), 0.5f);
+    scores[i] = minus_log(fmul(numerator, 0x1p-32f));
   }
 }
 
@@ -232,11 +233,11 @@ void engine_gumbel_tile(const EngineGumbelArgs& args, const Tile& tile) {
   const bool philox = args.prf == EnginePrf::philox;
   const auto prepare = philox ? prepare_philox : prepare_murmur;
   const auto score = philox ? score_philox : score_murmur;
-  Texts block;
-  Columns gathered;
+  EngineBlock block;
+  ScoreColumns gathered;
   for (int64_t first = tile.token_begin; first < tile.token_end; first += kColumnTokens) {
-    const int64_t left = tile.token_end - first;
-    block.count = static_cast<int>(left < kColumnTokens ? left : kColumnTokens);
+    const int64_t remaining = tile.token_end - first;
+    block.count = static_cast<int>(remaining < kColumnTokens ? remaining : kColumnTokens);
     block.words = args.words + first;
     prepare(args.width, block);
     for (int64_t key = tile.key_begin; key < tile.key_end; key += kColumns) {

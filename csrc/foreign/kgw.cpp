@@ -1,5 +1,6 @@
-// The green lists of KGW as transformers has them, and torch's shuffle; docs/internals/foreign_marks.md has the
-// equations, benchmarks/security/foreign_marks.py readable twins. No standard library here, as in embed.cpp.
+// The green lists of KGW in transformers, and torch's shuffle. The equations are in
+// docs/internals/foreign_marks.md, readable twins in benchmarks/security/foreign_marks.py. No standard library
+// here, as in embed.cpp.
 #include "../cpu/lanes.h"
 #include "schemes.h"
 #include "twister.h"
@@ -7,10 +8,10 @@
 namespace iet {
 namespace {
 
-// Step i of torch.randperm's shuffle swaps the places i and t = i + draw mod (vocab - i). So a token that lies
-// at t is final at i, one of the first `green` places; one that lies at i moves on to t. Many lists are made
-// side by side, a few steps at once: what their t are does not depend on the tokens, and whether one of them is
-// a token's place, or the token's place is one of these steps, is a comparison each.
+// Step i of torch.randperm's shuffle swaps positions i and t = i + draw mod (vocab - i). It moves a token from
+// t to i, its final position, which is one of the first `green`. It moves a token from i to t. Many lists are
+// shuffled together, a few steps at a time. The targets t do not depend on the tokens. So comparisons find the
+// tokens that these steps move: their position is a target or one of the steps.
 constexpr int kLists = kGreenLists, kSteps = 48;
 static_assert(kTwisterState % kSteps == 0, "whole rounds of the generator");
 
@@ -18,19 +19,19 @@ using ListWords = uint32_t[kLists];
 constexpr int kHalfLanes = kLanes / 2;  // of I32
 static_assert(kLists % kHalfLanes == 0, "whole vectors");
 constexpr int kVectors = kLists / kHalfLanes;
-constexpr uint32_t kNowhere = 0xFFFFFFFFu;  // the place of no token
+constexpr uint32_t kNoPosition = 0xFFFFFFFFu;  // of a token that is final, or missing
 
 struct alignas(64) Lists {
   ListWords words[kTwisterState], targets[kSteps];
 };
 
-// draw mod left. A product of floats is the quotient, or, as roundings and the draw's last bit take at most
-// 1537 / left from it, 1 less.
-constexpr uint32_t kLeastLeft = 1 << 11;
-inline I32 rest_of(I32 draw, I32 left, F32 factor) {
+// draw mod `remaining`, which is at least kMinRemaining. The truncated product of floats is the quotient or 1
+// less, because rounding and the draw's last bit reduce it by at most 1537 / remaining.
+constexpr uint32_t kMinRemaining = 1 << 11;
+inline I32 remainder_of(I32 draw, I32 remaining, F32 factor) {
   const I32 quotient = to_int(fmul(to_float(shift_right<1>(draw)), factor));
-  const I32 rest = sub32(draw, low_product32(quotient, left));
-  return min32(rest, sub32(rest, left));
+  const I32 remainder = sub32(draw, low_product32(quotient, remaining));
+  return min32(remainder, sub32(remainder, remaining));
 }
 
 void seed_lists(const uint32_t* seeds, int64_t count, Lists& lists) {
@@ -39,19 +40,20 @@ void seed_lists(const uint32_t* seeds, int64_t count, Lists& lists) {
   I32 x[kVectors];
   for (int v = 0; v < kVectors; ++v) x[v] = load32(lists.words[0] + v * kHalfLanes);
   for (int i = 1; i < kTwisterState; ++i) {
-    for (int v = 0; v < kVectors; ++v) {  // side by side, as each word waits for the one before it
+    for (int v = 0; v < kVectors; ++v) {  // interleaved, because each word depends on the previous one
       x[v] = add32(low_product32(xor32(x[v], shift_right<30>(x[v])), factor), set32(static_cast<uint32_t>(i)));
       store32(lists.words[i] + v * kHalfLanes, x[v]);
     }
   }
 }
 
-// The targets of the steps [first, last), from the words of the generators: `twist` and `temper` of twister.h.
+// Compute the targets of the steps [first, last) from the generators' words, by `twist` and `temper` of
+// twister.h in vectors.
 void make_targets(const GreenArgs& args, uint32_t first, uint32_t last, Lists& lists) {
   const I32 low_bits = set32(0x7FFFFFFFu), one = set32(1), zero = set32(0), matrix = set32(0x9908B0DFu);
   const I32 mask7 = set32(0x9D2C5680u), mask15 = set32(0xEFC60000u);
   const int word = static_cast<int>(first % kTwisterState), count = static_cast<int>(last - first);
-  const bool vectors = args.vocab - last >= kLeastLeft;
+  const bool vectors = args.vocab - last >= kMinRemaining;
   const GreenStep* steps = args.steps + first;
   for (int l = 0; l < kLists; l += kHalfLanes) {
     I32 high = load32(lists.words[word] + l);
@@ -69,65 +71,66 @@ void make_targets(const GreenArgs& args, uint32_t first, uint32_t last, Lists& l
       y = xor_and(y, shift_left<15>(y), mask15);
       y = xor32(y, shift_right<18>(y));
       if (vectors)
-        y = add32(rest_of(y, set32(steps[k].left), set_float(steps[k].factor)), set32(steps[k].step));
+        y = add32(remainder_of(y, set32(steps[k].remaining), set_float(steps[k].factor)), set32(steps[k].step));
       store32(lists.targets[k] + l, y);
     }
   }
   for (int k = 0; k < count && !vectors; ++k)
-    for (uint32_t& target : lists.targets[k]) target = steps[k].step + target % steps[k].left;
+    for (uint32_t& target : lists.targets[k]) target = steps[k].step + target % steps[k].remaining;
 }
 
-// Which lists have to do with their token in these steps, and whether any.
-bool meet(uint32_t first, int count, const Lists& lists, const uint32_t* places, ListWords met) {
+// Set `moves` to nonzero for each list whose token these steps move, and return whether there is one.
+bool find_moves(uint32_t first, int count, const Lists& lists, const uint32_t* positions, ListWords moves) {
   for (int l = 0; l < kLists; l += kHalfLanes) {
-    const I32 place = load32(places + l), after = sub32(place, set32(first));
-    I32 found = or_equal(set32(0), min32(after, set32(static_cast<uint32_t>(count - 1))), after);
-    for (int k = 0; k < count; ++k) found = or_equal(found, load32(lists.targets[k] + l), place);
-    store32(met + l, found);
+    const I32 position = load32(positions + l), after = sub32(position, set32(first));
+    I32 matches = or_equal(set32(0), min32(after, set32(static_cast<uint32_t>(count - 1))), after);
+    for (int k = 0; k < count; ++k) matches = or_equal(matches, load32(lists.targets[k] + l), position);
+    store32(moves + l, matches);
   }
   uint32_t any = 0;
-  for (int l = 0; l < kLists; ++l) any |= met[l];
+  for (int l = 0; l < kLists; ++l) any |= moves[l];
   return any != 0;
 }
 
-// Do the steps for one token, and return whether it is final.
-bool follow(uint32_t first, int count, const uint32_t* targets, uint32_t& place) {
+// Apply the steps to the position of one token, and return whether it becomes final.
+bool follow(uint32_t first, int count, const uint32_t* targets, uint32_t& position) {
   for (int k = 0; k < count; ++k, targets += kLists) {
-    if (*targets == place) return true;
-    if (place == first + static_cast<uint32_t>(k)) place = *targets;
+    if (*targets == position) return true;
+    if (position == first + static_cast<uint32_t>(k)) position = *targets;
   }
   return false;
 }
 
-// The tokens of up to kLists seeds. `places`: room for kLists words for each token of any seed.
-void find_green(const GreenArgs& args, int64_t seed, int64_t count, uint32_t* places, Lists& lists) {
+// Mark the green tokens of up to kLists seeds. `positions` is scratch: kLists words for each token of the seed
+// with the most tokens.
+void find_green(const GreenArgs& args, int64_t seed, int64_t count, uint32_t* positions, Lists& lists) {
   const uint32_t steps = args.green < args.vocab ? args.green : args.vocab - 1;
   const int64_t* offsets = args.offsets + seed;
-  int64_t most = 0;
+  int64_t max_tokens = 0;
   for (int64_t l = 0; l < count; ++l) {
     const int64_t tokens = offsets[l + 1] - offsets[l];
-    most = tokens > most ? tokens : most;
+    max_tokens = tokens > max_tokens ? tokens : max_tokens;
   }
-  for (int64_t n = 0; n < most; ++n) {
+  for (int64_t n = 0; n < max_tokens; ++n) {
     for (int64_t l = 0; l < kLists; ++l) {
-      const bool there = l < count && offsets[l] + n < offsets[l + 1];
-      places[n * kLists + l] = there ? args.tokens[offsets[l] + n] : kNowhere;
-      if (there) args.is_green[offsets[l] + n] = args.green < args.vocab ? 0 : 1;
+      const bool exists = l < count && offsets[l] + n < offsets[l + 1];
+      positions[n * kLists + l] = exists ? args.tokens[offsets[l] + n] : kNoPosition;
+      if (exists) args.is_green[offsets[l] + n] = args.green < args.vocab ? 0 : 1;
     }
   }
   seed_lists(args.seeds + seed, count, lists);
   for (uint32_t first = 0; first < steps; first += kSteps) {
     const uint32_t last = steps - first < kSteps ? steps : first + kSteps;
-    const int now = static_cast<int>(last - first);
+    const int count_steps = static_cast<int>(last - first);
     make_targets(args, first, last, lists);
-    for (int64_t n = 0; n < most; ++n) {
-      uint32_t* place = places + n * kLists;
-      ListWords met;
-      if (!meet(first, now, lists, place, met)) continue;
+    for (int64_t n = 0; n < max_tokens; ++n) {
+      uint32_t* position = positions + n * kLists;
+      ListWords moves;
+      if (!find_moves(first, count_steps, lists, position, moves)) continue;
       for (int64_t l = 0; l < count; ++l) {
-        if (met[l] == 0 || !follow(first, now, lists.targets[0] + l, place[l])) continue;
+        if (moves[l] == 0 || !follow(first, count_steps, lists.targets[0] + l, position[l])) continue;
         args.is_green[offsets[l] + n] = 1;
-        place[l] = kNowhere;
+        position[l] = kNoPosition;
       }
     }
   }
@@ -137,10 +140,10 @@ void find_green(const GreenArgs& args, int64_t seed, int64_t count, uint32_t* pl
 
 namespace IET_ISA {
 
-void kgw_green(const GreenArgs& args, int64_t begin, int64_t end, uint32_t* places) {
+void kgw_green(const GreenArgs& args, int64_t begin, int64_t end, uint32_t* positions) {
   Lists lists;
   for (int64_t seed = begin; seed < end; seed += kLists)
-    find_green(args, seed, end - seed < kLists ? end - seed : kLists, places, lists);
+    find_green(args, seed, end - seed < kLists ? end - seed : kLists, positions, lists);
 }
 
 void torch_permute(uint32_t count, uint32_t seed, uint32_t* permutation) {

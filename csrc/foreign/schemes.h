@@ -1,4 +1,5 @@
-// The foreign marks that are read, and the arguments of each. Loops and threads as for our own ops.
+// Arguments and declarations of the foreign marks. Instruction sets and threads are chosen as for our own
+// marks.
 #pragma once
 
 #include "../cpu/loops.h"
@@ -19,7 +20,7 @@ struct WaterfallArgs {
 
 constexpr int kWaterfallBlock = 48;  // draws
 
-// Room for the draws of one permutation, in blocks. About 1.48 V at most are made; twice V leaves none out.
+// Maximum number of blocks of draws of one permutation, which makes at most about 1.48 V draws.
 static inline int64_t waterfall_blocks(uint32_t vocab) {
   return (2 * static_cast<int64_t>(vocab) + 4096) / kWaterfallBlock;
 }
@@ -45,8 +46,8 @@ struct EngineGumbelArgs {
 
 // A step of torch.randperm.
 struct GreenStep {
-  uint32_t step, left;  // left = vocab - step
-  float factor;         // 2 / left, less 2 to 4 times 2^-24 of it
+  uint32_t step, remaining;  // remaining = vocab - step
+  float factor;              // 2 / remaining, reduced by 2 to 4 times 2^-24 of it
 };
 
 // KGW's green lists: the first `green` entries of torch.randperm(vocab), for each of some seeds.
@@ -56,18 +57,18 @@ struct GreenArgs {
   int64_t n_seeds;
   const int64_t* offsets;  // [n_seeds + 1]: the tokens of seed s are [offsets[s], offsets[s + 1])
   const uint32_t* tokens;  // ids below V
-  uint8_t* is_green;       // as many
+  uint8_t* is_green;       // [offsets[n_seeds]]
   const GreenStep* steps;  // [green]
 };
-constexpr int kGreenLists = 32;  // made side by side
+constexpr int kGreenLists = 32;  // lists that are shuffled together
 
-// SynthID: g-values summed over depth, Σ_d weights[d]·g[(hash + key_d) mod size], for every hash; then of the
-// n-grams of a text scale·sum + offset.
+// SynthID: a table of the g-values summed over depth, sum(hash) = Σ_d weights[d]·g[(hash + key_d) mod size].
+// The score of an n-gram is scale·sum(hash) + offset.
 struct SynthidArgs {
   uint32_t bits;            // size = 2^bits, up to 2^16
-  const uint8_t* g_values;  // [2 size] 0 or 255, twice the same
+  const uint8_t* g_values;  // [2 size] 0 or 255; the second half repeats the first
   const uint32_t* keys;     // [n_keys, depth]
-  const uint32_t* weights;  // [depth], of sum below 2^16, or 2^8 if not `wide`
+  const uint32_t* weights;  // [depth]; their sum is below 2^16, or below 2^8 if not `wide`
   uint32_t depth;
   int64_t n_keys;
   bool wide;
@@ -75,7 +76,7 @@ struct SynthidArgs {
   int64_t stride;
   uint32_t n_gram;
   const uint32_t* words;  // [tokens], the ids
-  const bool* scored;     // [tokens], where n ids end
+  const bool* scored;     // [tokens]
   int64_t tokens;
   float scale, offset;
   float* scores;  // [tokens, n_keys] packed
@@ -85,18 +86,18 @@ void waterfall_ranks_cpu(const WaterfallArgs&, int num_threads);
 void waterfall_permute_cpu(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks);
 void engine_gumbel_cpu(const EngineGumbelArgs&, int num_threads);
 void kgw_green_cpu(GreenArgs, int num_threads);
-void synthid_tables_cpu(const SynthidArgs&, int num_threads);  // makes the tables
+void synthid_tables_cpu(const SynthidArgs&, int num_threads);  // writes the tables
 void synthid_scores_cpu(const SynthidArgs&, int num_threads);  // reads them
 void torch_permute_cpu(uint32_t count, uint32_t seed, uint32_t* permutation);
 
 // waterfall_ranks: the pairs [begin, end) of n_keys * n_contexts, key by key; a pair writes its own ranks only.
-// kgw_green: the seeds [begin, end); `places` is room for kGreenLists words for each token of any seed.
+// kgw_green: the seeds [begin, end); `positions` is scratch, see find_green.
 // synthid_tables: the keys [begin, end).
 #define IET_FOREIGN_LOOPS(LOOP)                                                                   \
   LOOP(waterfall_ranks, const WaterfallArgs&, int64_t begin, int64_t end, uint32_t* scratch)      \
   LOOP(waterfall_permute, uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks) \
   LOOP(engine_gumbel_tile, const EngineGumbelArgs&, const Tile&)                                  \
-  LOOP(kgw_green, const GreenArgs&, int64_t begin, int64_t end, uint32_t* places)                 \
+  LOOP(kgw_green, const GreenArgs&, int64_t begin, int64_t end, uint32_t* positions)              \
   LOOP(synthid_tables, const SynthidArgs&, int64_t begin, int64_t end)                            \
   LOOP(synthid_tile, const SynthidArgs&, const Tile&)                                             \
   LOOP(torch_permute, uint32_t count, uint32_t seed, uint32_t* permutation)

@@ -1,14 +1,14 @@
-// The g-values of SynthID as transformers has them; docs/internals/foreign_marks.md has the equations,
-// benchmarks/security/foreign_marks.py readable twins. No standard library here, as in embed.cpp.
+// The g-values of SynthID in transformers. The equations are in docs/internals/foreign_marks.md, readable twins
+// in benchmarks/security/foreign_marks.py. No standard library here, as in embed.cpp.
 #include "../cpu/columns.h"
 #include "schemes.h"
 
 namespace iet {
 namespace {
 
-// Depth d of an n-gram with hash h reads g[(h + k_d) mod size]: a rotation of one table. So the sum over depth
-// is a table of h alone, made once for a key. The entries of all keys for one h lie side by side, so that a
-// token is scored by one run through memory.
+// Depth d of an n-gram with hash h reads g[(h + k_d) mod size], a rotation of one table. So the sum over depth
+// depends on h alone, and is tabulated once for a key. The entries of all keys for one h are adjacent, so a
+// token's scores come from contiguous memory.
 template <class Entry>
 void make_tables(const SynthidArgs& args, Entry* tables, int64_t begin, int64_t end) {
   const uint32_t size = 1u << args.bits;
@@ -41,7 +41,7 @@ void read_tables(const SynthidArgs& args, const Entry* tables, const Tile& tile)
   for (int64_t t = tile.token_begin; t < tile.token_end; ++t) {
     float* scores = args.scores + t * args.n_keys;
     if (args.scored[t]) {
-      uint32_t hash = 1;  // its low half, which is enough
+      uint32_t hash = 1;  // the low half is sufficient
       for (int64_t j = t + 1 - args.n_gram; j <= t; ++j) hash = (hash + args.words[j]) * 0x4C957F2Du + 1;
       const Entry* sums = tables + (hash & mask) * args.stride;
       for (int64_t k = tile.key_begin; k < tile.key_end; ++k)

@@ -9,9 +9,9 @@
 // So the draws of the steps V-1 .. v are kept, and each token is followed through them backwards.
 // If many tokens share a context, one full shuffle is cheaper.
 //
-// Draws are made in blocks without a branch: nearly always bounds decide all lanes of a block, which
-// hold for every lane (at most i - k is accepted at lane k, above i is not). Only if a draw lies between the
-// two bounds are they counted one by one. No standard library here, as in embed.cpp.
+// Draws are made in blocks without a branch. Two bounds usually decide all lanes of a block: lane k accepts a
+// draw up to i - k, and no lane accepts a draw above i. Accepted draws are counted one by one only if a draw
+// lies between these bounds. No standard library here, as in embed.cpp.
 #include "schemes.h"
 #include "twister.h"
 
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kBlock = kWaterfallBlock, kState = kTwisterState;
 static_assert(kState % kBlock == 0 && kBlock % 16 == 0, "whole blocks, whole vectors");
-constexpr int kFewTokens = 24;  // up to here following them one by one is faster than a shuffle
+constexpr int kFewTokens = 24;  // up to this number, following each token is faster than a shuffle
 
 // The smallest 2^k - 1 that is at least x.
 inline uint32_t bits_below(uint32_t x) {
@@ -28,35 +28,36 @@ inline uint32_t bits_below(uint32_t x) {
   return x;
 }
 
-// The draws from step V-1 on, refused ones among them: those are above their step, hence above every place that
-// is followed, and never found.
-struct Draws {
+// The draws from step V-1 on, including rejected ones. A rejected draw is above its step, hence above every
+// position that is followed, so it never matches one.
+struct DrawHistory {
   uint32_t* draws;  // [capacity, kBlock]
-  uint32_t* steps;  // [capacity], the step that the first draw of a block is for
+  uint32_t* steps;  // [capacity], step of the first draw of each block
   int64_t capacity, blocks;
 };
 
-// Make the draws of the steps V-1 .. last (>= 1). False if there is no room for them, which chance does not do.
-bool make_draws(Twister& twister, uint32_t vocab, uint32_t last, Draws& all) {
+// Make the draws of the steps V-1 .. last (>= 1). Return false if they exceed the capacity, which has a
+// negligible probability.
+bool make_draws(Twister& twister, uint32_t vocab, uint32_t last, DrawHistory& history) {
   uint32_t step = vocab - 1, mask = bits_below(step);
-  for (all.blocks = 0;;) {
+  for (history.blocks = 0;;) {
     twister.advance();
     for (int first = 0; first < kState; first += kBlock) {
-      if (all.blocks == all.capacity) return false;
+      if (history.blocks == history.capacity) return false;
       const uint32_t* __restrict words = twister.words + first;
-      uint32_t* __restrict draws = all.draws + all.blocks * kBlock;
-      all.steps[all.blocks++] = step;
+      uint32_t* __restrict draws = history.draws + history.blocks * kBlock;
+      history.steps[history.blocks++] = step;
       const int32_t limit = static_cast<int32_t>(step);
-      uint32_t sure = 0, maybe = 0;
+      uint32_t min_accepted = 0, max_accepted = 0;
       for (int k = 0; k < kBlock; ++k) {
         const int32_t draw = static_cast<int32_t>(temper(words[k]) & mask);
         draws[k] = static_cast<uint32_t>(draw);
-        sure += draw <= limit - k ? 1 : 0;
-        maybe += draw <= limit ? 1 : 0;
+        min_accepted += draw <= limit - k ? 1 : 0;
+        max_accepted += draw <= limit ? 1 : 0;
       }
-      const uint32_t half = mask >> 1;  // from there on a step takes one bit less
-      if (sure == maybe && step > half + sure) {
-        step -= sure;
+      const uint32_t half = mask >> 1;  // steps up to here need one bit less
+      if (min_accepted == max_accepted && step > half + min_accepted) {
+        step -= min_accepted;
       } else if (step > half + kBlock) {
         for (int k = 0; k < kBlock; ++k) step -= draws[k] <= step ? 1 : 0;
       } else {
@@ -72,46 +73,46 @@ bool make_draws(Twister& twister, uint32_t vocab, uint32_t last, Draws& all) {
   }
 }
 
-// The step that draw number `end` of a block is for.
-inline uint32_t step_at(const Draws& all, int64_t block, int end) {
-  const uint32_t* draws = all.draws + block * kBlock;
-  uint32_t step = all.steps[block];
+// The step of draw `end` of a block.
+inline uint32_t step_at(const DrawHistory& history, int64_t block, int end) {
+  const uint32_t* draws = history.draws + block * kBlock;
+  uint32_t step = history.steps[block];
   for (int k = 0; k < end; ++k) step -= draws[k] <= step ? 1 : 0;
   return step;
 }
 
 // p[token], from the draws of the steps V-1 .. max(token, 1).
-uint32_t follow(uint32_t token, const Draws& all) {
-  int64_t block = all.blocks - 1;
-  int end = kBlock;  // draws before this one in the block are still to be undone
-  uint32_t place = token;
+uint32_t follow(uint32_t token, const DrawHistory& history) {
+  int64_t block = history.blocks - 1;
+  int end = kBlock;  // only draws before this one of the block remain to be undone
+  uint32_t position = token;
   if (token == 0) {
     // No step belongs to position 0. Draws after step 1 in the last block were never made.
-    uint32_t step = all.steps[block];
-    for (end = 0; step > 0; ++end) step -= all.draws[block * kBlock + end] <= step ? 1 : 0;
+    uint32_t step = history.steps[block];
+    for (end = 0; step > 0; ++end) step -= history.draws[block * kBlock + end] <= step ? 1 : 0;
   } else {
     for (int64_t low = 0; low < block;) {  // the last block that starts at step `token` or above
       const int64_t middle = (low + block + 1) / 2;
-      if (all.steps[middle] >= token) low = middle;
+      if (history.steps[middle] >= token) low = middle;
       else block = middle - 1;
     }
-    const uint32_t* draws = all.draws + block * kBlock;
-    uint32_t step = all.steps[block];
+    const uint32_t* draws = history.draws + block * kBlock;
+    uint32_t step = history.steps[block];
     for (end = 0; draws[end] > step || step != token; ++end) step -= draws[end] <= step ? 1 : 0;
-    place = draws[end];
+    position = draws[end];
   }
   for (;;) {
-    const uint32_t* draws = all.draws + block * kBlock;
-    uint32_t found = 0;
-    for (int k = 0; k < kBlock; ++k) found |= draws[k] == place ? 1u : 0u;
+    const uint32_t* draws = history.draws + block * kBlock;
+    uint32_t matches = 0;
+    for (int k = 0; k < kBlock; ++k) matches |= draws[k] == position ? 1u : 0u;
     int hit = -1;
-    if (found)
-      for (int k = 0; k < end; ++k) hit = draws[k] == place ? k : hit;
+    if (matches)
+      for (int k = 0; k < end; ++k) hit = draws[k] == position ? k : hit;
     if (hit >= 0) {
-      place = step_at(all, block, hit);
+      position = step_at(history, block, hit);
       end = hit;
     } else if (block-- == 0) {
-      return place;
+      return position;
     } else {
       end = kBlock;
     }
@@ -125,7 +126,7 @@ void shuffle(Twister& twister, uint32_t vocab, uint32_t* ranks) {
     twister.advance();
     for (int k = 0; k < kState && step > 0; ++k) {
       const uint32_t draw = temper(twister.words[k]) & mask;
-      const bool accepted = draw <= step;  // a refused draw swaps an entry with itself: no branch
+      const bool accepted = draw <= step;  // a rejected draw swaps an entry with itself, without a branch
       const uint32_t other = accepted ? draw : step, kept = ranks[step];
       ranks[step] = ranks[other];
       ranks[other] = kept;
@@ -140,28 +141,28 @@ void shuffle(Twister& twister, uint32_t vocab, uint32_t* ranks) {
 namespace IET_ISA {
 
 void waterfall_ranks(const WaterfallArgs& args, int64_t begin, int64_t end, uint32_t* scratch) {
-  const uint32_t words = args.n_gram - 1;
+  const uint32_t context_len = args.n_gram - 1;
   const int64_t count = args.offsets[args.n_contexts];
   Twister start, twister;
   start.seed_with_word(19650218u);
   const int64_t capacity = waterfall_blocks(args.vocab);
-  Draws all = {scratch, scratch + capacity * kBlock, capacity, 0};
-  uint32_t* table = all.steps + capacity;
+  DrawHistory history = {scratch, scratch + capacity * kBlock, capacity, 0};
+  uint32_t* table = history.steps + capacity;
   for (int64_t pair = begin; pair < end; ++pair) {
     const int64_t key = pair / args.n_contexts, context = pair % args.n_contexts;
     const int64_t first = args.offsets[context], last = args.offsets[context + 1];
     if (first == last) continue;
     uint32_t* ranks = args.ranks + key * count;
     uint32_t seed[16] = {args.keys[key]};
-    for (uint32_t w = 0; w < words; ++w) seed[w + 1] = args.contexts[context * words + w];
+    for (uint32_t w = 0; w < context_len; ++w) seed[w + 1] = args.contexts[context * context_len + w];
     if (args.vocab == 1) {  // nothing to draw
       for (int64_t i = first; i < last; ++i) ranks[i] = 0;
       continue;
     }
     twister.seed_with_key(start, seed, args.n_gram);
     const uint32_t lowest = args.tokens[first];  // tokens of a context ascend
-    if (last - first <= kFewTokens && make_draws(twister, args.vocab, lowest > 0 ? lowest : 1, all)) {
-      for (int64_t i = first; i < last; ++i) ranks[i] = follow(args.tokens[i], all);
+    if (last - first <= kFewTokens && make_draws(twister, args.vocab, lowest > 0 ? lowest : 1, history)) {
+      for (int64_t i = first; i < last; ++i) ranks[i] = follow(args.tokens[i], history);
       continue;
     }
     twister.seed_with_key(start, seed, args.n_gram);
