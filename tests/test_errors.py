@@ -27,9 +27,7 @@ from iet import errors
         ("3", False, "x: got '3', expected a number of at least 1"),
     ],
 )
-def test_an_invalid_number_is_named_with_the_accepted_range(
-    value: object, integer: bool, message: str
-) -> None:
+def test_error_names_the_number_and_its_range(value: object, integer: bool, message: str) -> None:
     with pytest.raises(errors.InputError) as caught:
         errors.check_number("x", value, 1, integer=integer)
     assert message in str(caught.value)
@@ -37,12 +35,12 @@ def test_an_invalid_number_is_named_with_the_accepted_range(
         errors.check_number("x", value, 1, 9, integer=integer)
 
 
-def test_an_int_too_long_for_a_repr_is_rejected() -> None:
+def test_rejects_an_int_too_long_for_a_repr() -> None:
     with pytest.raises(errors.InputError, match="x: got an int of 16610 bits"):
         errors.check_number("x", 10**5000, 1)
 
 
-def test_a_number_within_its_range_is_taken() -> None:
+def test_accepts_numbers_within_the_range() -> None:
     for value in (1, 2**40, np.int64(7), np.uint8(7)):
         errors.check_number("x", value, 1)
         errors.check_number("x", value, 1, 2**40, integer=False)

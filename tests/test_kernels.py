@@ -22,10 +22,10 @@ from iet.native import host, reference
 from iet.native.pairs import repeats
 from tests.support.conditions import each_isa, needs_native
 from tests.support.keys import key_table
-from tests.support.known_answers import from_bits, vectors
+from tests.support.known_answers import FOLDER, from_bits, vectors
 from tests.vectors import make
 
-VECTORS = vectors(f"scheme_v{SCHEME_VERSION}")
+VECTORS, GUMBEL = vectors(f"scheme_v{SCHEME_VERSION}"), vectors(f"gumbel_v{SCHEME_VERSION}")
 VOCAB_SIZES = (1, 2, 31, 32, 33, 255, 257, 32000, 32003, 128256, 151936, 262144)
 FAMILIES = ("fourier", "gumbel")
 
@@ -33,33 +33,34 @@ FAMILIES = ("fourier", "gumbel")
 # ---------------------------------------------------------------- known answers
 
 
-def test_vectors_are_those_that_the_reference_makes() -> None:
-    assert json.loads(json.dumps(make.make())) == VECTORS
+@pytest.mark.parametrize("name", make.FILES)
+def test_vectors_equal_the_reference(name: str) -> None:
+    assert (FOLDER / name).read_text() == make.text(make.FILES[name]())
 
 
 @pytest.mark.parametrize("entry", VECTORS["derive"])
-def test_vectors_derive(entry: dict[str, Any]) -> None:
+def test_derived_keys_equal_the_vectors(entry: dict[str, Any]) -> None:
     secret = bytes.fromhex(entry["secret"])
     assert derive_subkey(secret).hex() == entry["subkey"]
     assert {bound: derive_frequency(secret, int(bound)) for bound in entry["k_p"]} == entry["k_p"]
 
 
-@pytest.mark.parametrize("entry", VECTORS["profile"])
-def test_vectors_profile(entry: dict[str, Any]) -> None:
+@pytest.mark.parametrize("entry", VECTORS["profile"] + GUMBEL["profile"])
+def test_profile_digests_equal_the_vectors(entry: dict[str, Any]) -> None:
     assert Profile.from_dict(entry["profile"]).digest == entry["digest"]
     content = {key: value for key, value in entry["profile"].items() if key != "tokenizer_source"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     assert hashlib.blake2b(text.encode(), digest_size=32).hexdigest() == entry["digest"]
 
 
-def test_vectors_permute(isa: str) -> None:
+def test_permutations_equal_the_vectors(isa: str) -> None:
     for entry in VECTORS["permute"]:
         seeds = np.full(len(entry["ids"]), int(entry["seed"], 16), dtype=np.uint64)
         assert kernels.permute(entry["ids"], seeds, entry["vocab_size"]).tolist() == entry["ranks"]
 
 
 @pytest.mark.gpu
-def test_vectors_permute_cuda() -> None:
+def test_permutations_on_cuda_equal_the_vectors() -> None:
     if iet.backends().cuda_devices == 0:
         pytest.skip("no CUDA device")
     for entry in VECTORS["permute"]:
@@ -81,8 +82,10 @@ def vector_keys(entry: dict[str, Any]) -> KeyTable:
     return keys
 
 
-@pytest.mark.parametrize("entry", VECTORS["ops"], ids=lambda entry: f"V{entry['vocab_size']}")
-def test_vectors_of_the_ops(isa: str, entry: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "entry", VECTORS["ops"] + GUMBEL["ops"], ids=lambda entry: f"{entry['family']}, V{entry['vocab_size']}"
+)
+def test_ops_equal_the_vectors(isa: str, entry: dict[str, Any]) -> None:
     keys = vector_keys(entry)
     assert kernels.positions(entry["token_ids"], keys)[0].tolist() == entry["scored"]
     expected = np.array([from_bits(row, "float32") for row in entry["scores"]])
@@ -92,8 +95,9 @@ def test_vectors_of_the_ops(isa: str, entry: dict[str, Any]) -> None:
             from_bits(entry["embed"][dtype][k], dtype).reshape(4, -1) for k in ("logits", "marked")
         )
         logits = inputs.copy()
-        temperature = from_bits(entry["kappas"], "float32") / np.float32(0.8)
-        kernels.embed_(logits, entry["contexts"], entry["slots"], keys, temperature=temperature)
+        temperature = from_bits(entry["kappas"], "float32") / np.float32(keys.profile.scheme.kappa)
+        options: Any = {"temperature": temperature, "counts": entry.get("counts")}
+        kernels.embed_(logits, entry["contexts"], entry["slots"], keys, **options)
         assert np.array_equal(logits, after)
 
 
@@ -102,7 +106,7 @@ def test_vectors_of_the_ops(isa: str, entry: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
-def test_embed_is_the_reference(vocab_size: int, family: str) -> None:
+def test_embed_equals_the_reference(vocab_size: int, family: str) -> None:
     rng = np.random.default_rng(vocab_size)
     n_gram = int(rng.integers(2, 6))
     k_p = max(1, min({"fourier": 7, "gumbel": 1}[family], (vocab_size - 1) // 2))
@@ -131,7 +135,7 @@ def test_embed_is_the_reference(vocab_size: int, family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("n_gram", [2, 3, 4, 5, 16])
-def test_score_is_the_reference(n_gram: int, family: str) -> None:
+def test_scores_equal_the_reference(n_gram: int, family: str) -> None:
     rng = np.random.default_rng(n_gram)
     for vocab_size in VOCAB_SIZES:
         keys = key_table(
@@ -146,7 +150,7 @@ def test_score_is_the_reference(n_gram: int, family: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_embed_on_torch_tensors_and_strides(isa: str, dtype: str) -> None:
+def test_embed_accepts_torch_tensors_and_strides(isa: str, dtype: str) -> None:
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(1)
     keys = key_table(257)
@@ -265,7 +269,7 @@ def shifted(values: Any, dtype: type) -> np.ndarray[Any, Any]:
 
 
 @needs_native
-def test_misaligned_arrays_are_copied_before_native_code_reads_them(
+def test_copies_misaligned_arrays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     keys, addresses = key_table(100), list[int]()
@@ -313,7 +317,7 @@ def test_misaligned_arrays_are_copied_before_native_code_reads_them(
 # ---------------------------------------------------------------- bad input
 
 
-def test_bad_logits_are_refused_before_any_work() -> None:
+def test_rejects_invalid_logits() -> None:
     keys = key_table(100)
     good = np.zeros((2, 100), dtype=np.float32)
     frozen = good.copy()
@@ -381,7 +385,7 @@ def test_bad_logits_are_refused_before_any_work() -> None:
             kernels.embed_(good, [[1], [2]], [0, 1], keys, temperature=temperature)
 
 
-def test_tensors_on_other_devices_are_rejected() -> None:
+def test_rejects_tensors_on_other_devices() -> None:
     torch = pytest.importorskip("torch")
     keys = key_table(100)
     with pytest.raises(BackendUnavailable, match="meta"):
@@ -398,7 +402,7 @@ def test_tensors_on_other_devices_are_rejected() -> None:
             kernels.score_tokens(ids, keys)
 
 
-def test_bad_token_ids_are_refused() -> None:
+def test_rejects_invalid_token_ids() -> None:
     keys = key_table(100)
     for ids, words in (([[1, 2]], r"\[1, 2\]"), ([1.5], "float64"), (["a"], "dtype")):
         with pytest.raises(ShapeError, match=words):

@@ -170,7 +170,7 @@ def test_parts_and_known_boundaries_go_with_it() -> None:
         ),
     ],
 )
-def test_invalid_combinations_are_rejected_at_once(options: dict[str, Any], message: str) -> None:
+def test_rejects_invalid_combinations(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         iet.Auditor(TEAM, **options)
 

@@ -15,19 +15,6 @@ from tests.support.teams import WORDS, team
 from tests.support.texts import DECODERS, IDS, TEXT, reader
 
 
-def test_audit_many_equals_audit_and_is_lazy() -> None:
-    texts = [TEXT, "", "w1 w2 w3", TEXT[:500]]
-    auditor = reader()
-    for many, text in zip(auditor.audit_many(texts), texts, strict=True):
-        assert many.to_dict() == auditor.audit(text).to_dict()
-
-    def endless() -> Any:
-        yield "w1 w2"
-        raise AssertionError("read ahead")
-
-    assert next(iter(auditor.audit_many(endless()))).tokens == 2
-
-
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_evidence_in_another_document_attributes_nothing(decoder: str) -> None:
     everything, nothing = np.array([[0, len(IDS)]]), np.zeros((0, 2), np.int64)

@@ -41,7 +41,7 @@ from tests.support.texts import IDS, TEAM, TEXT, agents_of, reader
         ({"profile": "no such id"}, "profile 'no such id' is not in the registry"),
     ],
 )
-def test_bad_options_are_refused_at_once(options: dict[str, Any], message: str) -> None:
+def test_rejects_invalid_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises((InputError, RegistryError)) as refusal:
         iet.Auditor(TEAM, **options)
     assert message in str(refusal.value)
@@ -60,14 +60,14 @@ def test_numpy_bools_are_accepted() -> None:
     assert configuration == iet.Auditor(TEAM, allow_unattributed=False).configuration
 
 
-def test_registries_without_readers_are_refused() -> None:
+def test_rejects_registries_without_agents() -> None:
     with pytest.raises(InputError, match="no agents; expected at least one"):
         iet.Auditor(team([]))
     with pytest.raises(InputError, match=r"registry: got str, expected iet\.Registry"):
         iet.Auditor("team.json")  # type: ignore[arg-type]
 
 
-def test_one_of_several_profiles_can_be_named() -> None:
+def test_reads_the_given_profile() -> None:
     registry = Registry.loads(TEAM.dumps())
     word_profile = registry.add_profile(tokenizer=WORD_TOKENIZER, scheme=Scheme(kappa=1.0))
     registry.add("lawyer", profile=word_profile)
@@ -80,7 +80,7 @@ def test_one_of_several_profiles_can_be_named() -> None:
         iet.Auditor(registry, profile="other")
 
 
-def test_invalid_texts_are_rejected() -> None:
+def test_rejects_invalid_texts() -> None:
     auditor = reader()
     for arguments, message in (
         ({}, "neither or both"),
@@ -94,12 +94,12 @@ def test_invalid_texts_are_rejected() -> None:
 
 
 @pytest.mark.parametrize("ids", [[[1, 2]], [1.5, 2.0], 7, ["w1"], [True, False], [[1], [2, 3]]])
-def test_invalid_token_ids_are_rejected(ids: Any) -> None:
+def test_rejects_invalid_token_ids(ids: Any) -> None:
     with pytest.raises(ShapeError, match="token_ids: got"):
         reader().audit(token_ids=ids)
 
 
-def test_another_tokenizer_is_refused(tmp_path: pathlib.Path) -> None:
+def test_rejects_another_tokenizer(tmp_path: pathlib.Path) -> None:
     for wrong in (word_tokenizer(WORDS + 1), byte_tokenizer()):
         with pytest.raises(TokenizerMismatch, match=r"got digest .* expects"):
             iet.Auditor(TEAM, tokenizer=wrong).audit(TEXT)
@@ -111,7 +111,7 @@ def test_another_tokenizer_is_refused(tmp_path: pathlib.Path) -> None:
     assert iet.Auditor(TEAM, tokenizer=tmp_path / "tokenizer.json").audit(TEXT).coverage > 0
 
 
-def test_a_tokenizer_that_was_replaced_is_noticed(tmp_path: pathlib.Path) -> None:
+def test_rejects_a_replaced_tokenizer_file(tmp_path: pathlib.Path) -> None:
     word_tokenizer().save(str(tmp_path / "tokenizer.json"))
     registry = team(tokenizer=tmp_path / "tokenizer.json", kappa=2.0)
     assert iet.Auditor(registry).audit(TEXT).tokens == len(IDS)

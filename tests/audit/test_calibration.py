@@ -159,7 +159,7 @@ def test_hidden_files_of_a_corpus_are_counted_and_not_read(tmp_path: pathlib.Pat
     assert list(calibrate.read_corpus(tmp_path / ".config")) == ["hidden"]  # it was asked for
 
 
-def test_invalid_corpora_are_rejected_with_file_and_line(tmp_path: pathlib.Path) -> None:
+def test_rejects_invalid_corpora_with_file_and_line(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="which does not exist"):
         list(calibrate.read_corpus(tmp_path / "nothing"))
     with pytest.raises(InputError, match="expected files that end in"):
@@ -182,7 +182,7 @@ def test_invalid_corpora_are_rejected_with_file_and_line(tmp_path: pathlib.Path)
         calibrate.null(demo_registry(("a",), 0), iter([]))
 
 
-def test_the_command_prints_the_functions_results(
+def test_command_prints_the_results(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = tmp_path / "team.json"

@@ -182,7 +182,7 @@ def test_open_claims_state_the_tokens_they_need() -> None:
         (["w1", "\ud800"], [None, None], (), r"pieces\[1\]: .*surrogate"),
     ],
 )
-def test_bad_input_is_refused(pieces: Any, claims: Any, skip: Any, words: str) -> None:
+def test_rejects_invalid_arguments(pieces: Any, claims: Any, skip: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         reader().check(pieces, claims, skip=skip)
 

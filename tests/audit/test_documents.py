@@ -31,7 +31,7 @@ def stub_docx() -> bytes:
         (b"\x89PNG\r\n", "an image", "tesseract"),
     ],
 )
-def test_other_files_are_rejected_with_a_command(data: bytes, kind: str, command: str) -> None:
+def test_rejects_other_files_with_a_command(data: bytes, kind: str, command: str) -> None:
     name = "a b'; rm -rf ~.doc"
     with pytest.raises(InputError) as error:
         text_of(data, name=name)

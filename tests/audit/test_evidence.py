@@ -89,7 +89,7 @@ def test_tails_stay_finite_and_fall() -> None:
         assert all(-math.inf < later <= earlier <= 0 for earlier, later in itertools.pairwise(tails))
 
 
-def test_family_without_a_tail_is_refused() -> None:
+def test_rejects_a_family_without_tail() -> None:
     with pytest.raises(InputError, match="sawtooth"):
         log_tail(1.0, 1, dataclasses.replace(FOURIER, name="sawtooth"))
 

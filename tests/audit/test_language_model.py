@@ -358,7 +358,7 @@ def test_rejects_options_out_of_range(options: dict[str, Any]) -> None:
         LanguageModel(small_model(), **options)
 
 
-def test_mismatched_shapes_are_rejected() -> None:
+def test_rejects_mismatched_shapes() -> None:
     reader, keys = LanguageModel(small_model()), team().scoring_keys()
     ids, scores, scored = np.arange(9), np.zeros((9, 3), np.float32), np.ones(9, np.bool_)
     with pytest.raises(ShapeError, match="scores: got"):

@@ -167,7 +167,7 @@ def test_false_positives_of_unmarked_copies_match_the_level() -> None:
     assert false_positives <= 46  # at most 30 are expected; 46 is three standard deviations more
 
 
-def test_refusals() -> None:
+def test_rejects_parts_token_ids_and_invalid_texts() -> None:
     auditor = reader(as_copied=True)
     for options in ({"spans": [(0, 5)]}, {"skip": [(0, 5)]}, {"boundaries": [5]}):
         with pytest.raises(InputError, match="spans, skip or boundaries and as_copied"):

@@ -84,7 +84,7 @@ def test_agent_and_step_accuracy():
     assert agent_accuracy([], []) == 1
 
 
-def test_bad_input_is_refused_by_name_and_value():
+def test_rejects_invalid_arguments():
     for call, error, words in [
         (lambda: token_accuracy([0], [0, 1]), ShapeError, r"found: got \[2\], expected \[1\]"),
         (lambda: token_accuracy([0.5], [0]), ShapeError, "truth: got float64"),

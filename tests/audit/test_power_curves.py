@@ -228,7 +228,7 @@ def test_plan_reads_a_text_with_a_model(tmp_path: pathlib.Path, capsys: pytest.C
         (["--entropy", "1", "--level", "0.1", "--agents", "4", "--turn-tokens", "9"], "--level goes with"),
     ],
 )
-def test_conflicting_options_are_rejected(
+def test_rejects_conflicting_options(
     options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:

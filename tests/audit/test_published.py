@@ -64,7 +64,7 @@ def written(family: str) -> list[list[int]]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_a_forgery_is_found_without_the_index_alone(
+def test_forgery_is_attributed_only_without_the_index(
     family: str, decoder: str, tmp_path: pathlib.Path
 ) -> None:
     registry = team(tokenizer=WORD_TOKENIZER, **FAMILIES[family])
@@ -253,7 +253,7 @@ def test_paths_pickles_and_configuration(tmp_path: pathlib.Path) -> None:
     assert auditor.configuration["published"] != index.digest
 
 
-def test_an_index_of_another_registry_is_rejected(tmp_path: pathlib.Path) -> None:
+def test_rejects_an_index_of_another_registry(tmp_path: pathlib.Path) -> None:
     registry = team()
     published(tmp_path, registry, [drawn(1, 20)])
     for index_argument, error, message in (

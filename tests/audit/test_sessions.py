@@ -208,7 +208,7 @@ def test_configuration_and_pickles_hold_the_sessions(registry: Registry, tmp_pat
         (["a\n"], "1 to 200|U\\+000A"),
     ],
 )
-def test_invalid_session_lists_are_rejected(registry: Registry, sessions: Any, why: str) -> None:
+def test_rejects_invalid_session_lists(registry: Registry, sessions: Any, why: str) -> None:
     with pytest.raises(InputError, match=why):
         iet.Auditor(registry, sessions=sessions)
 

@@ -83,7 +83,7 @@ def test_tables_equal_reports() -> None:
         assert [segment["agent"] for segment in row["segments"]] == [s.agent for s in report.segments]
 
 
-def test_conflicting_arguments_are_rejected() -> None:
+def test_rejects_conflicting_arguments() -> None:
     with pytest.raises(InputError, match="the agent 'planner' is in two of them"):
         iet.Auditor([REGISTRY, team(["planner"])])
     with pytest.raises(InputError, match="registry: got none"):

@@ -294,7 +294,7 @@ def test_copies_find_their_tokenizers(tmp_path: pathlib.Path) -> None:
     assert with_file.audit(TALK.text).agents == ("writer", "lawyer")
 
 
-def test_options_that_need_one_profile_are_rejected() -> None:
+def test_rejects_options_that_need_one_profile() -> None:
     one_decoder = "2 profiles, which only the decoder 'posterior' reads"
     for options, error, message in (
         ({"decoder": "cusum"}, InputError, one_decoder),

@@ -393,7 +393,7 @@ def test_given_strengths_are_used_for_pieces() -> None:
         ({"boundaries": [1.5]}, ShapeError, "boundaries: got float64"),
     ],
 )
-def test_invalid_parts_are_rejected(parts: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_rejects_invalid_parts(parts: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         reader().audit(TEXT, **parts)
     with pytest.raises(InputError, match="text: got int, expected str"):

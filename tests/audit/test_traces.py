@@ -75,7 +75,7 @@ def test_one_text_under_two_names_is_two_claims() -> None:
         ),
     ],
 )
-def test_unknown_formats_are_rejected(document: Any, words: str) -> None:
+def test_rejects_unknown_formats(document: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         read(document)
 

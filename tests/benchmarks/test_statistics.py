@@ -121,6 +121,6 @@ def test_crossed_interval_has_the_variance_of_runs_and_texts():
 @pytest.mark.parametrize(
     ("values", "draws", "message"), [([1.0], 10, "values"), ([[np.nan]], 10, "finite"), ([[1.0]], 0, "draws")]
 )
-def test_crossed_refuses_nonsense(values, draws, message):
+def test_crossed_rejects_invalid_arguments(values, draws, message):
     with pytest.raises((ShapeError, InputError), match=message):
         crossed(values, 0, draws)

@@ -188,7 +188,7 @@ def test_dtypes_and_strides_do_not_matter(decoder):
         ({"decoder": "cusum", "tau": 10**400}, InputError, "tau: got an int of 1329 bits"),
     ],
 )
-def test_bad_input_is_refused_by_name_and_value(change, error, words):
+def test_rejects_invalid_arguments(change, error, words):
     with pytest.raises(error, match=words):
         decode(**{"scores": np.zeros((4, 2), np.float32), **change})
 

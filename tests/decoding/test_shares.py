@@ -126,7 +126,7 @@ def test_spans_of_any_order_and_none_at_all() -> None:
         ({"sure": float("nan")}, InputError, "sure: got nan"),
     ],
 )
-def test_bad_input_is_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_rejects_invalid_arguments(change: dict[str, Any], error: type[Exception], message: str) -> None:
     good = {
         "posterior": np.ones((9, 1), np.float32),
         "starts": np.array([0]),

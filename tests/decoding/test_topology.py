@@ -77,7 +77,7 @@ def test_walk_follows_directions_and_short_lengths():
     assert len({tuple(walk(template("complete", 6), 9, seed=s)) for s in range(9)}) > 1
 
 
-def test_bad_input_is_refused_by_name_and_value():
+def test_rejects_invalid_arguments():
     for call, error, words in [
         (lambda: template("ring", 4), InputError, "'ring'.*star_ring"),
         (lambda: template("chain", 1), InputError, "n: got 1"),

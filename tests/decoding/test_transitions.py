@@ -127,7 +127,7 @@ def test_a_walk_along_a_topology_is_recovered_from_its_scores(name):
     assert result.confidence[result.adjacency].min() > 0.5
 
 
-def test_bad_input_is_refused_by_name_and_value():
+def test_rejects_invalid_arguments():
     f = np.zeros((20, 2))
     for call, error, words in [
         (lambda: transitions([(0, 9, 2)], f), ShapeError, "window_scores"),

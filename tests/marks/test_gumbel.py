@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from typing import Any
@@ -19,9 +18,6 @@ from iet.marks.scheme import Profile, Scheme
 from iet.native import reference
 from tests.support import teams
 from tests.support.known_answers import FOLDER, from_bits, vectors
-from tests.vectors import make
-
-stats = pytest.importorskip("scipy.stats")
 
 FAMILY = FAMILIES["gumbel"]
 VECTORS = vectors("gumbel_v1")
@@ -34,12 +30,6 @@ def team(vocab_size: int = V, unmarked_ids: tuple[int, ...] = (PAD,), **scheme: 
 
 
 # ---------------------------------------------------------------- known answers
-
-
-def test_vectors_equal_the_reference() -> None:
-    assert json.loads(json.dumps(make.make_gumbel())) == VECTORS
-    for name, made in make.FILES.items():
-        assert (FOLDER / name).read_text() == make.text(made())
 
 
 def test_specification_states_digests_of_the_vectors() -> None:
@@ -107,37 +97,6 @@ def test_logarithm_error_is_bounded_for_every_input() -> None:
     assert np.abs(logarithms / exact - 1).max() < 2.8e-7
     assert np.abs(reference.minus_log(logarithms) + np.log(exact)).max() < 1.2e-6
     assert np.mean(logarithms, dtype=np.float64) == pytest.approx(1, abs=1e-6)  # the null mean
-
-
-@pytest.mark.parametrize("entry", VECTORS["ops"], ids=lambda entry: f"V{entry['vocab_size']}")
-def test_ops_equal_the_vectors(isa: str, entry: dict[str, Any]) -> None:
-    registry = Registry.create(
-        None,
-        vocab_size=entry["vocab_size"],
-        unmarked_ids=entry["unmarked_ids"],
-        scheme=Scheme(family="gumbel", n_gram=entry["n_gram"]),
-    )
-    for number, secret in enumerate((bytes(range(32)), bytes(32))):
-        registry.add(str(number), secret=secret)
-    keys = registry.marking_keys()
-    assert [key.tobytes().hex() for key in keys.subkeys] == entry["subkeys"][:2]
-    assert kernels.positions(entry["token_ids"], keys)[0].tolist() == entry["scored"]
-    expected = np.array([from_bits(row) for row in entry["scores"]])[:, :2]
-    assert np.array_equal(kernels.score_tokens(entry["token_ids"], keys), expected)
-    slots = [slot if slot < 2 else -1 for slot in entry["slots"]]
-    kappas = from_bits(entry["kappas"])
-    for dtype in ("float32", "float16"):
-        original, marked = (
-            from_bits(entry["embed"][dtype][k], dtype).reshape(4, -1).copy() for k in ("logits", "marked")
-        )
-        options: Any = {"counts": entry.get("counts"), "temperature": kappas}
-        kernels.embed_(original, entry["contexts"], slots, keys, **options)
-        assert np.array_equal(original[:3], marked[:3])
-
-
-@pytest.mark.parametrize("entry", VECTORS["profile"])
-def test_profile_digests_equal_the_vectors(entry: dict[str, Any]) -> None:
-    assert Profile.from_dict(entry["profile"]).digest == entry["digest"]
 
 
 # ---------------------------------------------------------------- choices

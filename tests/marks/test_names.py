@@ -151,7 +151,7 @@ def test_skeleton_is_invariant_and_idempotent(text: str) -> None:
 
 
 @given(st.text(LETTERS, min_size=1, max_size=20))
-def test_new_names_are_normalised_or_rejected(text: str) -> None:
+def test_normalises_or_rejects_new_names(text: str) -> None:
     try:
         name = new_name(text, {})
     except InputError:

@@ -213,7 +213,7 @@ def test_local_builds_compile_for_this_machine(
 @posix
 @needs_cmake
 @needs_nvcc
-def test_too_old_nvcc_is_ignored_or_rejected(tmp_path: pathlib.Path) -> None:
+def test_ignores_or_rejects_too_old_nvcc(tmp_path: pathlib.Path) -> None:
     too_old = f"""if [ "$*" = --version ]; then "{NVCC}" --version | sed 's/release [0-9.]*/release 10.2/'
 else exec "{NVCC}" "$@"
 fi"""

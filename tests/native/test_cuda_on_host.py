@@ -39,7 +39,7 @@ def embed_(module: Any, logits: Any, contexts: Any, slots: Any, keys: KeyTable, 
     cuda.embed_(module, keys.marking, described, contexts, slots, **options)
 
 
-def test_unknown_family_codes_are_rejected(module: Any) -> None:
+def test_rejects_unknown_family_codes(module: Any) -> None:
     for family in FAMILIES.values():
         module.Marking(300, 2, family.code, 0, 0, 0, 0, 0)
     for code in (1, 3):

@@ -116,7 +116,7 @@ def test_instruction_sets_have_their_own_loops() -> None:
 
 
 @compiled
-def test_unknown_family_codes_are_rejected() -> None:
+def test_rejects_unknown_family_codes() -> None:
     for family in FAMILIES.values():
         native.cpu.Marking(300, 2, family.code, 0, 0, 0, 0, 0)
     for code in (1, 3):

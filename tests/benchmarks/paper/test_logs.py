@@ -88,7 +88,7 @@ def test_names_a_damaged_row(tmp_path, change, message):
         read_records(path, rows=None)
 
 
-def test_another_csv_and_an_extract_are_refused(tmp_path):
+def test_rejects_another_csv_and_an_extract(tmp_path):
     path = write_csv(tmp_path / "extract.csv", [row(0)])
     with pytest.raises(InputError, match="1 rows after the header, expected 484"):
         read_records(path)

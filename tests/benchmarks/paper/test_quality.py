@@ -78,7 +78,7 @@ def test_gsm8k_is_read_with_its_numbers(data: pathlib.Path) -> None:
     assert set(two) < set(problems)
 
 
-def test_too_few_problems_and_no_file_are_refused(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_rejects_too_few_problems_and_a_missing_file(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="count: got 4, expected 1 to 3"):
         gsm8k(data, 4)
     with pytest.raises(InputError, match="cannot be read"):
