@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.native import reference
-from iet.native.host import Logits, checked_pairs, is_tensor
+from iet.native.host import Logits, checked_pairs, checked_spans, is_tensor
 from iet.native.load import load_cuda
 from iet.native.marking import KernelParams
 
@@ -354,20 +354,9 @@ def score_spans(
     device, length = ids.device, ids.shape[0]
     if is_tensor(boundaries):
         cuts = _on_device("boundaries", boundaries, device, (None,)).to(torch.int64)
+        checked_spans(cuts.cpu(), None, length)
     else:
-        values = np.asarray(boundaries)
-        if values.ndim != 1 or values.dtype.kind not in "iu":
-            raise ShapeError(
-                "boundaries", got=f"{values.dtype} {list(values.shape)}", expected="integers [S+1]"
-            )
-        cuts = torch.from_numpy(np.array(values, dtype=np.int64)).to(device)
-    if cuts.shape[0] == 0:
-        raise ShapeError("boundaries", got="shape [0]", expected="integers [S+1]")
-    wrong = (cuts[0] < 0) | (cuts[-1] > length) | (cuts[1:] < cuts[:-1]).any()
-    if bool(wrong):
-        raise InputError(
-            f"boundaries: got {cuts[:8].tolist()} to {int(cuts[-1])}, expected ascending from 0 to {length}"
-        )
+        cuts = torch.from_numpy(checked_spans(boundaries, None, length)[0].copy()).to(device)
     if counted is not None and (
         not is_tensor(counted)
         or counted.dtype != torch.bool
