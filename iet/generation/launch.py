@@ -51,7 +51,6 @@ def check_engine(
     options: Mapping[str, str] | None = None,
     registry: str | None = None,
     secret_mount: bool = False,
-    environment: Mapping[str, str] | None = None,
 ) -> list[Check]:
     """Check an engine's configuration, and the registry that it will mark with, before the engine starts.
 
@@ -62,9 +61,9 @@ def check_engine(
         tokenizer: folder or file of the tokenizer, if it is not the model's.
         options: other options of the engine's command, by name, such as {"logprobs-mode": "raw_logits"}; ""
             for an option without a value.
-        registry: path of the registry file. None: `IET_REGISTRY` of the environment.
+        registry: path of the registry file. None: `IET_REGISTRY` of the environment, which is assumed to be
+            the engine's.
         secret_mount: accept a registry on a read-only mount of any file mode, as `IET_SECRET_MOUNT=1` does.
-        environment: variables of the engine's process. None: those of this process.
 
     Returns:
         The checks, in order. The engine marks if none is False and its command has the options `NEEDED`.
@@ -74,7 +73,7 @@ def check_engine(
     """
     if engine not in NEEDED:
         raise InputError(f"engine: got {engine!r:.80}, expected one of {sorted(NEEDED)}")
-    variables = dict(os.environ if environment is None else environment)
+    variables = dict(os.environ)
     if registry is not None:
         variables["IET_REGISTRY"] = registry
     if secret_mount:

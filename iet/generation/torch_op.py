@@ -36,17 +36,16 @@ _handles: weakref.WeakKeyDictionary[KeyTable, int] = weakref.WeakKeyDictionary()
 _numbers = itertools.count(1)
 
 
-def handle(registry: Registry | KeyTable, *, profile: str | None = None) -> int:
+def handle(registry: Registry | KeyTable) -> int:
     """Return the number of a key table for `torch.ops.iet.embed_`, equal for the same table.
 
     It is valid in this process as long as the table exists, so keep the registry or the table. After a
     rotation the registry has another table, which needs another handle.
 
     Args:
-        registry: the registry, or a `KeyTable` of it.
-        profile: id of the profile, if the registry has several.
+        registry: the registry, or a `KeyTable` of it: needed if it has several profiles.
     """
-    keys = kernels.keys_to_mark_with(registry, profile)
+    keys = kernels.keys_to_mark_with(registry, None)
     if keys not in _handles:
         number = next(_numbers)
         _handles[keys] = number

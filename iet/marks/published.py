@@ -214,7 +214,7 @@ class PublishedIndex:
         unseen = np.array([_NONE, *own.tolist(), *self._excluded], np.int64)
         return ~np.isin(numbers, unseen)
 
-    def excluding(self, texts: Sequence[str], *, tokenizer: Any = None) -> PublishedIndex:
+    def excluding(self, texts: Sequence[str]) -> PublishedIndex:
         """Return the index without the pairs that these texts published first.
 
         For a text that consists of texts in the index, such as a conversation of responses: pairs that the
@@ -222,7 +222,6 @@ class PublishedIndex:
 
         Args:
             texts: equal to texts in the index.
-            tokenizer: as in `add`.
 
         Raises:
             InputError: a text is not in the index.

@@ -43,7 +43,7 @@ _NARROWEST = 14
 
 
 def table(
-    rows: Sequence[Sequence[str]], width: int | None = None, *, wraps: int | None = None, right: bool = False
+    rows: Sequence[Sequence[str]], width: int | None = None, *, wraps: int | None = None
 ) -> list[list[str]]:
     """Lay out a table without rules, and return the lines of each row.
 
@@ -52,7 +52,6 @@ def table(
         width: maximum number of cells of a line. If the columns do not fit, each row becomes a short
             paragraph, and the row of names is empty. None: no limit.
         wraps: index of the column whose cells may take several lines so that the table fits.
-        right: whether all columns but the first are flush right.
     """
     filled = [k for k in range(len(rows[0])) if any(row[k] for row in rows[1:])]
     if not filled:
@@ -75,8 +74,8 @@ def table(
         laid_out.append(
             [
                 "  ".join(
-                    padded(column[i] if i < len(column) else "", size, right and k > 0)
-                    for k, (column, size) in enumerate(zip(columns, widths, strict=True))
+                    padded(column[i] if i < len(column) else "", size)
+                    for column, size in zip(columns, widths, strict=True)
                 ).rstrip()
                 for i in range(max(map(len, columns)))
             ]
@@ -144,7 +143,6 @@ def cells(text: str) -> int:
     return wcwidth.width(text, tabsize=1)
 
 
-def padded(text: str, width: int, right: bool = False) -> str:
+def padded(text: str, width: int) -> str:
     """Return the text, padded with spaces to `width` cells."""
-    gap = " " * (width - cells(text))
-    return gap + text if right else text + gap
+    return text + " " * (width - cells(text))

@@ -98,8 +98,9 @@ def test_drafts_need_the_v2_runner(host: Callable[..., Registry], monkeypatch: p
     host()
     for name in ("sc", "speculative-config"):
         assert failures(options={name: "{}"}) == {}
-        v1 = failures(options={name: "{}"}, environment={"IET_REGISTRY": "", "VLLM_USE_V2_MODEL_RUNNER": "0"})
-        assert v1["runner"].startswith("the V1 runner takes no drafts")
+        with monkeypatch.context() as v1:
+            v1.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+            assert failures(options={name: "{}"})["runner"].startswith("the V1 runner takes no drafts")
 
 
 def test_fourier_allows_processed_logprobs(host: Callable[..., Registry]) -> None:
