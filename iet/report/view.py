@@ -193,7 +193,7 @@ class Page:
         return [(term, value) for term, value in numbers if value]
 
     def why(self, segment: Segment) -> list[str]:
-        """Return sentences on how sure the segment's agent is, why, and where it begins and ends."""
+        """Return sentences on how sure the segment's agent is, the reasons, and the words at its ends."""
         return [*explain(self._report, segment), *_ends(self._report, segment)]
 
 
