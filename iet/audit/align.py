@@ -59,6 +59,11 @@ class TokenAlignment:
         return np.array([0]), np.array([self.length])
 
     @property
+    def texts(self) -> Int64s:
+        """int64 [length]: the text of each index."""
+        return self.batches[0].numbers if self._starts is None else np.zeros(self.length, np.int64)
+
+    @property
     def length_of_text(self) -> int:
         """T: number of tokens of the whole text in the first batch."""
         return len(self.batches[0].ids)

@@ -128,17 +128,18 @@ def _result(plan: Plan, texts: Sequence[str] | None, read: DecodedTexts, details
     ]
     evidence = _evidence(plan, log_p_of_keys)
     owners, local = np.unique(owners_of(read.matrices), return_inverse=True)
-    by_agent: tuple[Float32s, ...] | None = None
+    posterior: Float32s | None = None
     certain: dict[str, Float64s] = {}
-    if read.decoded.posteriors is not None:
-        by_agent = tuple(_sum_columns(posterior, local) for posterior in read.decoded.posteriors)
-        posteriors = temper_posteriors(cap_quoted_posteriors(by_agent, alignment), evidence[:, owners])
-        factors = chance_factors(spans, len(posteriors))
+    if read.decoded.posterior is not None:
+        posterior = _sum_columns(read.decoded.posterior, local)
+        capped = cap_quoted_posteriors(posterior, alignment)
+        tempered = temper_posteriors(capped, alignment.texts, evidence[:, owners])
+        factors, firsts = chance_factors(spans, len(evidence)), alignment.bounds[0]
         if plan.options.attributed == "tokens" and not read.pieces_given:
-            spans = cut_by_token(posteriors, owners, factors, spans, evidence, level)
+            spans = cut_by_token(tempered, firsts, owners, factors, spans, evidence, level)
     guesses, log_p, sessions = _explain(plan, read, spans)
-    if by_agent is not None:
-        certain = certainty(posteriors, owners, factors, spans, guesses)
+    if posterior is not None:
+        certain = certainty(tempered, firsts, owners, factors, spans, guesses)
     attributed = _attributed(plan, spans, evidence, guesses, log_p, certain.get("error"))
     sessions_found = _found_sessions(plan, log_p_of_keys) if plan.sessions else ()
 
@@ -169,7 +170,7 @@ def _result(plan: Plan, texts: Sequence[str] | None, read: DecodedTexts, details
     counts = np.bincount(spans.texts, minlength=count)
     more = None
     if details:
-        text, posterior = None if texts is None else texts[0], None if by_agent is None else by_agent[0]
+        text = None if texts is None else texts[0]
         chosen = chosen_boundaries(read, spans)
         local_agents = np.where(spans.agents >= 0, np.searchsorted(owners, spans.agents), -1)
         named = list(zip(spans.starts.tolist(), spans.ends.tolist(), local_agents.tolist(), strict=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -35,24 +34,21 @@ def chance_factors(spans: Spans, texts: int) -> Float64s:
     return np.asarray(np.sqrt(1 + unattributed / np.maximum(1, someone)))
 
 
-def temper_posteriors(posteriors: Sequence[Float32s], evidence: Float64s) -> tuple[Float32s, ...]:
-    """Return γ [T, P] of each text, with the odds against each agent scaled by 1 + 4 / nats of its evidence.
+def temper_posteriors(posterior: Float32s, texts: Int64s, evidence: Float64s) -> Float32s:
+    """Return γ [N, P] with the odds against each agent scaled by 1 + 4 / nats of its evidence in the text.
 
     Strengths are fitted to the text that they then decode, and of many agents and texts chance favours those
     that are found. The evidence measures how much: an agent found at p = 0.01 was wrong about twice as often
     as its posteriors stated, an agent found at p = e^-30 hardly more often.
 
     Args:
-        posteriors: of each text, float32 [T, P].
-        evidence: log p-value of the agents of their columns in each text [D, P]; NaN is no evidence.
+        posterior: γ of D texts, float32 [N, P].
+        texts: int64 [N], the text of each token.
+        evidence: log p-value of the agents of the columns in each text [D, P]; NaN is no evidence.
     """
     nats = np.maximum(np.nan_to_num(-evidence), LEAST_NATS)
-    factors = (1 + DOUBT / nats).astype(np.float32)
-    smallest = np.float32(1e-30)
-    return tuple(
-        posterior / (posterior + odds * np.maximum(1 - posterior, smallest))
-        for posterior, odds in zip(posteriors, factors, strict=True)
-    )
+    odds = (1 + DOUBT / nats).astype(np.float32)[texts]
+    return np.asarray(posterior / (posterior + odds * np.maximum(1 - posterior, np.float32(1e-30))))
 
 
 def scale_odds(errors: Float64s, factors: Float64s | float) -> Float64s:
@@ -61,7 +57,12 @@ def scale_odds(errors: Float64s, factors: Float64s | float) -> Float64s:
 
 
 def certainty(
-    posteriors: Sequence[Float32s], present: Int64s, factors: Float64s, spans: Spans, guesses: Int64s
+    posterior: Float32s,
+    firsts: Int64s,
+    present: Int64s,
+    factors: Float64s,
+    spans: Spans,
+    guesses: Int64s,
 ) -> dict[str, Float64s]:
     """Return how sure it is that the guesses [S] wrote in their spans: columns of `AuditResult.segments`.
 
@@ -70,24 +71,17 @@ def certainty(
     of that share (`share_intervals`), which contains the expected one.
 
     Args:
-        posteriors: of each text, float32 [T, P].
-        present: int64 [P], the agents of their columns, ascending; others have posterior 0.
+        posterior: γ of D texts, float32 [N, P].
+        firsts: int64 [D], the first token of each text.
+        present: int64 [P], the agents of the columns, ascending; others have posterior 0.
         factors: `chance_factors` [D].
     """
-    texts, starts, ends, _ = spans
+    texts, starts, ends = spans.texts, firsts[spans.texts] + spans.starts, firsts[spans.texts] + spans.ends
     columns = np.searchsorted(present, guesses).clip(0, len(present) - 1)
-    means, errors, lows, highs = np.zeros((4, len(texts)))
-    edges = np.searchsorted(texts, np.arange(len(posteriors) + 1))
-    for d, posterior in enumerate(posteriors):
-        inside = slice(edges[d], edges[d + 1])
-        means[inside], highest = column_summary(
-            posterior, np.append(starts[inside], len(posterior)), columns[inside]
-        )
-        # P(a wrote none of it) is at most 1 - γ_t(a) at any of its tokens.
-        errors[inside] = scale_odds(1 - np.minimum(highest, 1), factors[d])
-        lows[inside], highs[inside] = share_intervals(
-            posterior, starts[inside], ends[inside], columns[inside]
-        )
+    means, highest = column_summary(posterior, starts, ends, columns)
+    # P(a wrote none of it) is at most 1 - γ_t(a) at any of its tokens.
+    errors = scale_odds(1 - np.minimum(highest, 1), factors[texts])
+    lows, highs = share_intervals(posterior, starts, ends, columns)
     is_scored = present[columns] == guesses  # others were not looked at: their posterior is 0
     return {
         "posterior": np.where(is_scored, means, 0.0),
@@ -98,7 +92,8 @@ def certainty(
 
 
 def cut_by_token(
-    posteriors: Sequence[Float32s],
+    posterior: Float32s,
+    firsts: Int64s,
     present: Int64s,
     factors: Float64s,
     spans: Spans,
@@ -112,7 +107,7 @@ def cut_by_token(
     higher one.
 
     Args:
-        posteriors, present, factors: as in `certainty`.
+        posterior, firsts, present, factors: as in `certainty`.
         evidence: log p-value of every agent in every text [D, A].
     """
     starts, counts = list[int](), np.ones(len(spans.starts), np.int64)
@@ -121,7 +116,8 @@ def cut_by_token(
         column = int(np.searchsorted(present, agent))
         if agent < 0 or not evidence[d, agent] <= math.log(level):
             continue
-        of_agent = np.minimum(posteriors[d][start:end, column].astype(np.float64), 1)
+        inside = slice(firsts[d] + start, firsts[d] + end)
+        of_agent = np.minimum(posterior[inside, column].astype(np.float64), 1)
         named = scale_odds(1 - of_agent, float(factors[d])) <= level
         cuts = np.flatnonzero(named[1:] != named[:-1]) + 1 + start
         starts += cuts.tolist()

@@ -38,13 +38,13 @@ class Decoded:
 
     Attributes:
         labels: int32 [N], -1 for unattributed tokens and padding.
-        posteriors: for each text float32 [T, K]; None if the decoder has none.
+        posterior: float32 [N, K], 0 for padding; None if the decoder has none.
         strengths: for each text float64 [K]; None if the decoder has none.
         window_scores: for each text f [W, K]; None if the decoder computes none.
     """
 
     labels: Int32s
-    posteriors: tuple[Float32s, ...] | None = None
+    posterior: Float32s | None = None
     strengths: tuple[Float64s, ...] | None = None
     window_scores: tuple[Float64s, ...] | None = None
 
@@ -76,14 +76,18 @@ def decode(
             segmentation = decoder.decode(text, options, allow_unattributed)
         labels[batch.inside(d)] = segmentation.token_agents
         segmentations.append(segmentation)
-    return _gathered(labels, segmentations)
+    posterior = None
+    if decoder.has_posterior:
+        posterior = np.zeros(matrix.scores.shape, np.float32)
+        for d, segmentation in enumerate(segmentations):
+            posterior[batch.inside(d)] = segmentation.posterior
+    return _gathered(labels, posterior, segmentations)
 
 
-def _gathered(labels: Int32s, segmentations: Sequence[Segmentation]) -> Decoded:
-    posteriors = tuple(s.posterior for s in segmentations if s.posterior is not None)
+def _gathered(labels: Int32s, posterior: Float32s | None, segmentations: Sequence[Segmentation]) -> Decoded:
     strengths = tuple(s.strengths for s in segmentations if s.strengths is not None)
     windows = tuple(s.window_scores for s in segmentations if s.window_scores is not None)
-    return Decoded(labels, posteriors or None, strengths or None, windows or None)
+    return Decoded(labels, posterior, strengths or None, windows or None)
 
 
 def _text(plan: Plan, matrix: ScoreMatrix, batch: TokenBatch, text: int) -> Scored:
@@ -193,7 +197,8 @@ def decode_together(
     else:
         segmentation = plan.decoder.decode(text, options, allow)
     return dataclasses.replace(
-        _gathered(segmentation.token_agents, [segmentation]), strengths=(np.concatenate(strengths),)
+        _gathered(segmentation.token_agents, segmentation.posterior, [segmentation]),
+        strengths=(np.concatenate(strengths),),
     )
 
 
@@ -247,13 +252,13 @@ def name_pieces(
     scored_columns = np.concatenate(chosen)
     edges = _edges(alignment.origins, pieces)
     lengths, labels = np.diff(edges), np.searchsorted(scored_columns, best)
-    posteriors = strengths = None
+    posterior = strengths = None
     if plan.decoder.has_posterior:
         shares = np.concatenate([plan.share_of(reader) * reader.shares for reader in plan.readers])
-        posterior = piece_posterior(ratios, null_prior, shares)[:, scored_columns].astype(np.float32)
-        posteriors = (np.repeat(posterior, lengths, axis=0),)
+        of_pieces = piece_posterior(ratios, null_prior, shares)[:, scored_columns].astype(np.float32)
+        posterior = np.repeat(of_pieces, lengths, axis=0)
         strengths = (np.concatenate([fitted for _, fitted in weighed if fitted is not None])[scored_columns],)
-    decoded = Decoded(np.repeat(labels, lengths).astype(np.int32), posteriors, strengths)
+    decoded = Decoded(np.repeat(labels, lengths).astype(np.int32), posterior, strengths)
     spans = Spans(np.zeros(len(pieces), np.int64), edges[:-1], edges[1:], owners_of(matrices)[labels])
     return tuple(matrices), decoded, spans
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from iet.audit.align import TokenAlignment
@@ -43,17 +41,19 @@ def first_occurrences(symbols: Int64s, shortest: int = SHORTEST) -> Int64s | Non
     return sources
 
 
-def cap_quoted_posteriors(posteriors: Sequence[Float32s], alignment: TokenAlignment) -> tuple[Float32s, ...]:
-    """Return γ [T, P] of each text; a copy has the lower of its own γ and that of the first occurrence.
+def cap_quoted_posteriors(posterior: Float32s, alignment: TokenAlignment) -> Float32s:
+    """Return γ [N, P] of all texts; a copy has the lower of its own γ and that of the first occurrence.
 
     A quotation carries the mark of the quoted agent, or none. If it is short, the surrounding words decide
     the posterior, and they belong to the agent that quotes. The first occurrence has other surroundings.
     """
-    capped = list[Float32s]()
-    for d, posterior in enumerate(posteriors):
+    capped = posterior
+    for d, (start, end) in enumerate(zip(*(bounds.tolist() for bounds in alignment.bounds), strict=True)):
         sources = first_occurrences(*_symbols(alignment, d))
-        capped.append(posterior if sources is None else np.minimum(posterior, posterior[sources]))
-    return tuple(capped)
+        if sources is not None:
+            capped = capped.copy() if capped is posterior else capped
+            capped[start:end] = np.minimum(posterior[start:end], posterior[start + sources])
+    return capped
 
 
 def _symbols(alignment: TokenAlignment, text: int) -> tuple[Int64s, int]:

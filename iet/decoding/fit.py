@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from iet.decoding.chain import EXPONENT_LIMIT, batched_log_likelihood, posteriors, prior_of
 from iet.decoding.segmentation import Scores
-from iet.errors import check_number
 from iet.marks.families import Family
 from iet.native.arrays import Float32s, Float64s
 from iet.native.load import loops
@@ -159,19 +158,12 @@ def fit(
     Returns:
         Fitted; λ within `strength_range`.
 
-    Raises:
-        InputError: a parameter is out of range.
+    The parameters are not checked: `PosteriorOptions` does so.
 
     Cost: O(B·A): 16 chains (48 with a null state) in one batch, then 2 passes an iteration, and batches of 7
     to 9 chains; with a null state 4 more, and with `half_blocks` up to 2 more of twice the length.
     Deterministic.
     """
-    check_number("iterations", iterations, 0, MOST_ITERATIONS)
-    check_number("shrinkage", shrinkage, 0, 1e9, integer=False)
-    check_number("block", block, 1)
-    check_number("null_prior", null_prior, 0, 0.99, integer=False)
-    if mean_segment is not None:
-        check_number("mean_segment", mean_segment, 1, 1e9, integer=False)
     columns = sums.shape[1]
     uniform_prior = np.full(columns, 1 / (agents or columns)) if shares is None else shares
     single_agent = (agents or columns) == 1

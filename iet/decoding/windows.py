@@ -47,26 +47,32 @@ def windows(scores: npt.ArrayLike, window: int = 64, step: int = 16) -> Float64s
     return f
 
 
-def column_summary(values: Float32s, boundaries: Int64s, columns: Int64s) -> tuple[Float64s, Float32s]:
-    """Return mean and maximum [S] of one of the columns [T, A] in each of consecutive spans, 0 in empty ones.
+def column_summary(
+    values: Float32s, starts: Int64s, ends: Int64s, columns: Int64s
+) -> tuple[Float64s, Float32s]:
+    """Return mean and maximum [S] of one of the columns [T, A] in each span, 0 in empty ones.
 
-    `values` are at least 0, `boundaries` [S + 1] ascend from 0 to T, `columns` is [S]. O(T). Deterministic.
+    `values` are at least 0; `starts`, `ends` and `columns` are [S], and the spans `[start, end)` ascend
+    without overlap. O(T). Deterministic.
 
     Raises:
         ShapeError: they are not of these shapes.
-        InputError: a boundary or a column lies outside.
+        InputError: a span overlaps the one before or lies outside, or a column does.
     """
-    if values.ndim != 2 or boundaries.shape != (len(columns) + 1,):
-        got = [list(values.shape), list(boundaries.shape), list(columns.shape)]
-        raise ShapeError("values, boundaries, columns", got=got, expected="[T, A], [S + 1], [S]")
+    if values.ndim != 2 or not starts.shape == ends.shape == columns.shape == (len(columns),):
+        got = [list(array.shape) for array in (values, starts, ends, columns)]
+        raise ShapeError("values, starts, ends, columns", got=got, expected="[T, A], [S], [S], [S]")
     tokens, agents = values.shape
-    if boundaries[0] < 0 or boundaries[-1] > tokens or (boundaries[1:] < boundaries[:-1]).any():
-        raise InputError(f"boundaries: got {boundaries[:8].tolist()}, expected ascending from 0 to {tokens}")
+    edges = np.stack([starts, ends], axis=1).ravel()
+    if len(edges) and (edges[0] < 0 or edges[-1] > tokens or (edges[1:] < edges[:-1]).any()):
+        raise InputError(f"spans: got {edges[:8].tolist()}, expected ascending from 0 to {tokens}")
     if len(columns) and not 0 <= columns.min() <= columns.max() < agents:
         raise InputError(f"columns: got {columns.min()} to {columns.max()}, expected 0 to {agents - 1}")
-    totals, highest = np.zeros(len(columns)), np.zeros(len(columns), np.float32)
-    loops.column_summary(values, boundaries, columns, totals, highest)
-    return totals / np.maximum(1, np.diff(boundaries)), highest
+    # The loop reads consecutive spans: also those between ours, which are not used.
+    count = max(0, 2 * len(columns) - 1)
+    totals, highest = np.zeros(count), np.zeros(count, np.float32)
+    loops.column_summary(values, edges, np.repeat(columns, 2)[:count], totals, highest)
+    return totals[::2] / np.maximum(1, ends - starts), highest[::2]
 
 
 def margin(window_scores: npt.ArrayLike) -> Float64s:

@@ -51,7 +51,7 @@ def test_tokens_are_named_by_their_own_posterior(unnamed: Report, named: Report)
     open_, runner_up = unnamed.token_agents, np.full(named.tokens, np.nan)
     inside = open_ >= 0
     evidence = np.array([[named.evidence[agent] for agent in named.agents]])
-    (posterior,) = temper_posteriors([named.posterior], evidence)
+    posterior = temper_posteriors(named.posterior, np.zeros(named.tokens, np.int64), evidence)
     runner_up[inside] = posterior[inside, open_[inside]]
     sure = inside & (scale_odds(1 - np.minimum(np.nan_to_num(runner_up), 1), factor(WEAK_TEXT)) <= 0.05)
     np.testing.assert_array_equal(named.token_agents, np.where(sure, open_, -1))

@@ -89,9 +89,8 @@ def test_evidence_decides_and_the_posterior_is_that_of_the_segment() -> None:
     assert report.posterior_agents.tolist() == [0, 1, 2]
     assert (report.posterior >= 0).all()
     assert (report.posterior.sum(axis=1) <= 1 + 1e-5).all()
-    (posterior,) = temper_posteriors(
-        [report.posterior], np.array([[report.evidence[name] for name in report.agents]])
-    )
+    evidence = np.array([[report.evidence[name] for name in report.agents]])
+    posterior = temper_posteriors(report.posterior, np.zeros(len(IDS), np.int64), evidence)
     for segment in report.segments:
         assert (segment.agent is not None) == (segment.log_p <= math.log(0.01))
         column = report.agents.index(segment.best_guess)

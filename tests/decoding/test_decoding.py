@@ -194,19 +194,27 @@ def test_rejects_invalid_arguments(change, error, words):
 
 
 @pytest.mark.parametrize(
-    ("boundaries", "columns", "error", "words"),
+    ("starts", "ends", "columns", "error", "words"),
     [
-        ([0, 4], [5], InputError, "columns: got 5 to 5, expected 0 to 1"),
-        ([0, 4], [-1], InputError, "columns: got -1"),
-        ([0, 5], [1], InputError, r"boundaries: got \[0, 5\], expected ascending from 0 to 4"),
-        ([-1, 4], [1], InputError, r"boundaries: got \[-1, 4\]"),
-        ([0, 3, 2], [1, 1], InputError, r"boundaries: got \[0, 3, 2\]"),
-        ([0, 4], [1, 1], ShapeError, r"\[4, 2\], \[2\], \[2\]"),
+        ([0], [4], [5], InputError, "columns: got 5 to 5, expected 0 to 1"),
+        ([0], [4], [-1], InputError, "columns: got -1"),
+        ([0], [5], [1], InputError, r"spans: got \[0, 5\], expected ascending from 0 to 4"),
+        ([-1], [4], [1], InputError, r"spans: got \[-1, 4\]"),
+        ([0, 2], [3, 4], [1, 1], InputError, r"spans: got \[0, 3, 2, 4\]"),
+        ([0], [4], [1, 1], ShapeError, r"\[4, 2\], \[1\], \[1\], \[2\]"),
     ],
 )
-def test_a_column_summary_rejects_indices_out_of_range(boundaries, columns, error, words):
+def test_a_column_summary_rejects_indices_out_of_range(starts, ends, columns, error, words):
     with pytest.raises(error, match=words):
-        column_summary(np.ones((4, 2), np.float32), np.array(boundaries), np.array(columns))
+        column_summary(np.ones((4, 2), np.float32), np.array(starts), np.array(ends), np.array(columns))
+
+
+def test_a_column_summary_reads_spans_with_gaps_between_them():
+    values = np.arange(12, dtype=np.float32).reshape(6, 2)
+    means, highest = column_summary(values, np.array([0, 3, 5]), np.array([2, 5, 5]), np.array([1, 0, 1]))
+    assert means.tolist() == [2, 7, 0]
+    assert highest.tolist() == [3, 8, 0]
+    assert column_summary(values, *np.zeros((3, 0), np.int64))[0].tolist() == []
 
 
 def test_the_largest_options_equal_the_length_of_the_text() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iet.audit.metrics import token_accuracy
-from iet.decoding import Span, boundary_intervals, candidates, decode, fit, windows
+from iet.decoding import PosteriorOptions, Span, boundary_intervals, candidates, decode, fit, windows
 from iet.decoding.fit import block_of, block_sums
 from iet.decoding.posterior import at_most
 from iet.errors import InputError, ShapeError
@@ -60,7 +60,7 @@ def test_the_fit_estimates_strengths_length_and_writers():
         ({"block": 0}, "block: got 0"),
     ):
         with pytest.raises(InputError, match=words):
-            fit(sums, weights, FOURIER, **bad)
+            PosteriorOptions(**bad)
 
 
 def test_agents_with_small_shares_keep_them():
