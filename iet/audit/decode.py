@@ -63,23 +63,20 @@ def decode(
         family = matrix.keys.profile.family
         texts = matrix.scores, batch.scored, batch.starts, batch.ends
         return Decoded(decoder.decode_many(*texts, family, options, allow_unattributed))
-    labels, segmentations = np.full(len(batch), -1, np.int32), []
     if matrix.chosen is not None and decoder.has_posterior and options.strengths is not None:
         strengths = np.asarray(options.strengths)[matrix.chosen]
         options = dataclasses.replace(options, strengths=strengths)
-    for d in range(len(batch.ends)):
-        text = _text(plan, matrix, batch, d)
-        # Only `posterior` models hand-overs; other decoders would count the padding as text.
-        if decoder.has_posterior and len(cuts):
-            segmentation = _decode_padded(plan, text, options, allow_unattributed, cuts, lengths)
-        else:
-            segmentation = decoder.decode(text, options, allow_unattributed)
+    scored = _scored(plan, matrix, batch)
+    # Only `posterior` models hand-overs; other decoders would count the padding as text.
+    if decoder.has_posterior and len(cuts):
+        segmentations = [_decode_padded(plan, scored, options, allow_unattributed, cuts, lengths)]
+    else:
+        segmentations = decoder.decode_each(scored, batch.starts, batch.ends, options, allow_unattributed)
+    labels = np.full(len(batch), -1, np.int32)
+    posterior = np.zeros(matrix.scores.shape, np.float32) if decoder.has_posterior else None
+    for d, segmentation in enumerate(segmentations):
         labels[batch.inside(d)] = segmentation.token_agents
-        segmentations.append(segmentation)
-    posterior = None
-    if decoder.has_posterior:
-        posterior = np.zeros(matrix.scores.shape, np.float32)
-        for d, segmentation in enumerate(segmentations):
+        if posterior is not None:
             posterior[batch.inside(d)] = segmentation.posterior
     return _gathered(labels, posterior, segmentations)
 
@@ -90,25 +87,26 @@ def _gathered(labels: Int32s, posterior: Float32s | None, segmentations: Sequenc
     return Decoded(labels, posterior, strengths or None, windows or None)
 
 
-def _text(plan: Plan, matrix: ScoreMatrix, batch: TokenBatch, text: int) -> Scored:
-    """Return the input of a decoder for one of the texts."""
-    inside, family = batch.inside(text), matrix.keys.profile.family
-    values, weights = matrix.scores[inside], None
+def _scored(plan: Plan, matrix: ScoreMatrix, batch: TokenBatch) -> Scored:
+    """Return the input of a decoder for all texts of a batch, joined as in the batch."""
+    family, values, weights = matrix.keys.profile.family, matrix.scores, None
     if matrix.log_ratios is not None:
-        values = matrix.log_ratios[text].values
-        values = values if batch.read_indices is None else values[batch.read_indices]
+        values = np.zeros_like(values)
+        for d, ratios in enumerate(matrix.log_ratios):
+            read = slice(None) if batch.read_indices is None else batch.read_indices
+            values[batch.inside(d)] = ratios.values[read]
     # For a family that adds a bounded κ, how predictable a token is hardly matters.
     elif plan.decoder.has_posterior and family.chooses:
-        weights = batch.novelty(text)
+        weights = batch.novelty
     return Scored(
         values,
         None if matrix.log_ratios is not None else family,
-        batch.scored[inside],
-        batch.repeated[inside],
-        batch.pairs[inside],
+        batch.scored,
+        batch.repeated,
+        batch.pairs,
         None if matrix.chosen is None else len(matrix.reader.keys),
         weights,
-        shares=_shares(matrix),
+        _shares(matrix),
     )
 
 
@@ -172,7 +170,7 @@ def decode_together(
         fitted = decode(plan, matrix, batch, True)
         assert fitted.strengths is not None
         strengths.append(fitted.strengths[0])
-        text = _text(plan, matrix, batch, 0)
+        text = _scored(plan, matrix, batch)
         weights = evidence_weight(text, plan.options.decoding.repeats)
         ratios.append(log_ratios(matrix.scores, weights, strengths[-1], matrix.keys.profile.family))
         counted[cells[weights > 0]] = True

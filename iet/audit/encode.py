@@ -133,10 +133,12 @@ class TokenBatch:
         """Return the slice of a text's tokens."""
         return slice(int(self.starts[text]), int(self.ends[text]))
 
-    def novelty(self, text: int) -> Float32s:
-        """Return `novelty_weights` of a text's tokens, computed in the whole text."""
-        weights = novelty_weights(self.encodings[text].token_ids)
-        return weights if self.read_indices is None else weights[self.read_indices]
+    @functools.cached_property
+    def novelty(self) -> Float32s:
+        """float32 [N] (or [R]): `novelty_weights`, computed in the whole texts."""
+        if self.read_indices is not None:
+            return novelty_weights(self.ids)[self.read_indices]
+        return novelty_weights(self.ids, self.starts, self.ends)
 
     def scores(self, keys: Keys) -> Float32s:
         """Return x [N, K] (or [R, K]) under some keys, float32; 0 for tokens without a score."""

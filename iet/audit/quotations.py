@@ -6,39 +6,7 @@ import numpy as np
 
 from iet.audit.align import TokenAlignment
 from iet.native.arrays import Float32s, Int64s
-from iet.native.pairs import far_sources, number_pairs
-
-SHORTEST, GRAM = 16, 4
-"""Number of tokens of the shortest passage that counts as a copy, and of the n-grams that find it.
-
-Copies are found by their tokens alone, in every family. Chosen on tuning texts, see
-docs/internals/evidence.md.
-"""
-
-
-def first_occurrences(symbols: Int64s, shortest: int = SHORTEST) -> Int64s | None:
-    """Return the index of each token's first occurrence, int64 [T]; None: no passage is repeated.
-
-    Args:
-        symbols: the tokens, int64 [T].
-        shortest: number of tokens of the shortest passage, `GRAM` to 64. A copy starts at least as many
-            tokens after the first occurrence, and is no loop (`far_sources`).
-
-    A token outside of copies has its own index. Deterministic. O(T) without a copy, else O(T·shortest)
-    expected.
-    """
-    grams = number_pairs(symbols, np.arange(len(symbols)) >= GRAM - 1, GRAM)
-    sources = far_sources(grams, shortest, shortest - GRAM + 1)
-    if sources is None:
-        return None
-    # `far_sources` finds the last tokens of n-grams. Extend each copy to the start of its first n-gram.
-    copied = sources != np.arange(len(sources))
-    for start in np.flatnonzero(copied & ~np.append(False, copied[:-1])).tolist():
-        for t in range(start - 1, start - GRAM, -1):
-            if t < 0 or copied[t] or sources[start] < start - t:
-                break
-            sources[t] = sources[sources[start] - (start - t)]  # this may be a copy itself
-    return sources
+from iet.native.pairs import GRAM, SHORTEST, first_occurrences
 
 
 def cap_quoted_posteriors(posterior: Float32s, alignment: TokenAlignment) -> Float32s:

@@ -84,6 +84,13 @@ class Decoder(NamedTuple):
         """The options by name, with their defaults."""
         return {field.name: field.default for field in dataclasses.fields(self.options)}  # type: ignore[arg-type]
 
+    def decode_each(
+        self, texts: Scored, starts: Int64s, ends: Int64s, options: Any, allow_unattributed: bool
+    ) -> list[Segmentation]:
+        """Decode each of D joined texts, the tokens `[start, end)`, by itself."""
+        spans = zip(starts.tolist(), ends.tolist(), strict=True)
+        return [self.decode(texts.part(slice(*span)), options, allow_unattributed) for span in spans]
+
 
 DECODERS: Mapping[str, Decoder] = {
     "posterior": Decoder(PosteriorOptions, posterior_decode, posterior_candidates, ("weights",), True),

@@ -64,7 +64,7 @@ class Segmentation:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scored:
-    """One text as decoders read it: T tokens under A keys.
+    """One text (or several that are joined) as decoders read it: T tokens under A keys.
 
     Attributes:
         values: [T, A] scores of `family`; log-likelihood ratios of every agent against the null model if
@@ -87,6 +87,19 @@ class Scored:
     agents: int | None = None
     weights: Float32s | None = None
     shares: Float64s | None = None
+
+    def part(self, inside: slice) -> Scored:
+        """Return some of the tokens, without a copy."""
+        return Scored(
+            self.values[inside],
+            self.family,
+            self.scored[inside],
+            self.repeated[inside],
+            None if self.pairs is None else self.pairs[inside],
+            self.agents,
+            None if self.weights is None else self.weights[inside],
+            self.shares,
+        )
 
 
 def check_scores(scores: npt.ArrayLike) -> Scores:

@@ -15,6 +15,13 @@ from iet.native.load import cpu, loops
 # collide. No result depends on them: n-grams with one hash are still compared, and numbers follow the text.
 _FACTORS = np.frombuffer(secrets.token_bytes(8 * 64), np.uint64) | np.uint64(1)
 
+SHORTEST, GRAM = 16, 4
+"""Number of tokens of the shortest passage that counts as a copy, and of the n-grams that find it.
+
+Copies are found by their tokens alone, in every family. Chosen on tuning texts, see
+docs/internals/evidence.md.
+"""
+
 
 def number_pairs(token_ids: Int64s, scored: Bools, n_gram: int, contexts: bool = False) -> Int64s:
     """Return int64 [T]: 0, 1, 2, ... in the order of first occurrence, -1 where not scored.
@@ -139,17 +146,29 @@ def fresh_weights(pairs: Int64s, window: int = 256) -> Float32s:
     return weights
 
 
-def novelty_weights(token_ids: Int64s, window: int = 256) -> Float32s:
+def novelty_weights(
+    token_ids: Int64s, starts: Int64s | None = None, ends: Int64s | None = None, window: int = 256
+) -> Float32s:
     """Return the weight of each token as evidence of a key, by how predictable the text before makes it.
+
+    Args:
+        token_ids: [T], of one text, or of texts that are joined.
+        starts, ends: [D], the tokens `[start, end)` of each text; None: all are of one.
+        window: tokens.
 
     1 for a token that did not occur within the last `window` tokens, 0.75 if it did, 0.4 if it did after the
     same id, 0.2 if it did after the same two ids. A predictable token is weak evidence: on text of the
     shipped model at temperature 0.5 the mean score of family "gumbel" under the right key is 2.6, 1.7, 1.3
     and 1.2 in these four cases (1 under a wrong key). float32 [T]. Cost: O(T). Deterministic.
     """
+    starts = np.zeros(1, np.int64) if starts is None else starts
+    ends = np.full(1, len(token_ids)) if ends is None else ends
+    positions = np.arange(len(token_ids)) - np.repeat(starts, np.diff(ends, prepend=0))
     weights = np.ones(len(token_ids), np.float32)
     for n_gram, weight in ((1, 0.75), (2, 0.4), (3, 0.2)):
-        numbers = number_pairs(token_ids, np.arange(len(token_ids)) >= n_gram - 1, n_gram)
+        numbers, _ = number_pairs_of(token_ids, positions >= n_gram - 1, starts, ends, n_gram)
+        # Different texts get different numbers: a text's first token exceeds all numbers of texts before it.
+        numbers = np.where(numbers >= 0, numbers + np.arange(len(token_ids)) - positions, -1)
         weights[(numbers >= 0) & (fresh_weights(numbers, window) == 0)] = weight
     return weights
 
@@ -177,6 +196,31 @@ def far_sources(pairs: Int64s, window: int = 256, shortest: int = 64) -> Int64s 
     sources = np.arange(len(pairs))
     firsts = np.full(runs.max() + 1, -1)
     return sources if loops.far_sources(runs, window, shortest, firsts, sources) else None
+
+
+def first_occurrences(symbols: Int64s, shortest: int = SHORTEST) -> Int64s | None:
+    """Return the index of each token's first occurrence, int64 [T]; None: no passage is repeated.
+
+    Args:
+        symbols: the tokens, int64 [T].
+        shortest: number of tokens of the shortest passage, `GRAM` to 64. A copy starts at least as many
+            tokens after the first occurrence, and is no loop (`far_sources`).
+
+    A token outside of copies has its own index. Deterministic. O(T) without a copy, else O(T·shortest)
+    expected.
+    """
+    grams = number_pairs(symbols, np.arange(len(symbols)) >= GRAM - 1, GRAM)
+    sources = far_sources(grams, shortest, shortest - GRAM + 1)
+    if sources is None:
+        return None
+    # `far_sources` finds the last tokens of n-grams. Extend each copy to the start of its first n-gram.
+    copied = sources != np.arange(len(sources))
+    for start in np.flatnonzero(copied & ~np.append(False, copied[:-1])).tolist():
+        for t in range(start - 1, start - GRAM, -1):
+            if t < 0 or copied[t] or sources[start] < start - t:
+                break
+            sources[t] = sources[sources[start] - (start - t)]  # this may be a copy itself
+    return sources
 
 
 def _among_last(mask: Bools, length: int) -> Int64s:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import iet
-from iet.audit.quotations import GRAM, SHORTEST, first_occurrences
+from iet.native.pairs import GRAM, SHORTEST, first_occurrences
 from tests.support.teams import team
 from tests.support.texts import write
 

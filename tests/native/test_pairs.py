@@ -56,7 +56,12 @@ def test_novelty_weights_equal_the_definition(seed, tokens, kinds, window):
             )
         )
         expected.append([1.0, 0.75, 0.4, 0.2][longest])
-    np.testing.assert_allclose(novelty_weights(ids, window), expected, rtol=1e-6)
+    np.testing.assert_allclose(novelty_weights(ids, window=window), expected, rtol=1e-6)
+    joined = np.concatenate([[-1, -1], ids, [-1], ids[: tokens // 2]])
+    ends = np.array([2 + tokens, len(joined)])
+    weights = novelty_weights(joined, np.array([2, 3 + tokens]), ends, window)
+    np.testing.assert_allclose(weights[2 : 2 + tokens], expected, rtol=1e-6)
+    np.testing.assert_allclose(weights[3 + tokens :], expected[: tokens // 2], rtol=1e-6)
 
 
 def naive_far_sources(pairs, window, shortest):
