@@ -35,17 +35,15 @@ from iet.audit.records import audit_records
 from iet.bulk.chunk_store import digest_in, write_chunk
 from iet.bulk.folder import (
     Folder,
-    LocalFolder,
     Shard,
-    StoreFolder,
     as_json,
-    chunks_begun,
     chunks_done,
+    chunks_in,
     claimed,
+    folder_of,
     name_of,
     remove,
     sweep,
-    target_of,
 )
 from iet.bulk.inputs import (
     Chunk,
@@ -185,8 +183,8 @@ def audit_files(
         raise InputError(
             f"csv, pages: got shard {index}/{count}, expected one shard, which has all documents"
         )
-    target = target_of(out)
-    if (csv or pages) and isinstance(target, StoreFolder):
+    target = folder_of(out)
+    if (csv or pages) and not target.is_local:
         raise InputError(f"csv, pages: got results by URI ({target.path}), expected a folder of this machine")
     began = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     sources, not_read = expand(inputs, out)
@@ -230,10 +228,10 @@ def audit_files(
         done = manifest.all_done()
         summary = dataclasses.replace(summarize(folder, done, fdr, templates), not_read=not_read)
         about = [f"read {began} with {', '.join(auditor.registry_names)}", *summary.lines()]
-        if csv and isinstance(folder, LocalFolder):
+        if csv:
             for kind, schema in (("documents", DOCUMENTS), ("segments", SEGMENTS)):
                 write_csv(folder, kind, done, schema)
-        if pages and isinstance(folder, LocalFolder):
+        if pages:
             reread_documents = job.documents(read(sources, columns, max_record))
             write_pages(folder, auditor, done, reread_documents, columns.ids, about)
         folder.commit(own_shard.state, as_json({"complete": True, **dataclasses.asdict(summary)}))
@@ -278,7 +276,7 @@ class ChunkManifest:
         return True
 
     def _change(self) -> None:
-        if isinstance(self._folder, LocalFolder) and not self._changed:
+        if self._folder.is_local and not self._changed:
             remove_shown(self._folder)
             self._changed = True
 
@@ -296,7 +294,7 @@ class ChunkManifest:
                 f" such as {name_of('documents', min(missing))}; expected all that were written (--resume"
                 " does them again)"
             )
-        for index in sorted(chunks_begun(self._folder) - self._seen):
+        for index in sorted(chunks_in(self._folder) - self._seen):
             if index in self._shard:
                 self._change()
                 remove(self._folder, index)

@@ -9,20 +9,20 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, BinaryIO
 
-from iet.bulk.storage import HERE, OBJECTS, Store, is_uri, store_of
+from iet.bulk.storage import HERE, OBJECTS, Content, LocalStorage, Storage, Store, is_uri, store_of
 from iet.errors import InputError
-from iet.marks.files import write_file
 
 GROUP = 10**9
 """The index of a chunk is this times its group of files, plus its number in the group."""
 
-_KINDS = ("documents", "segments", "quarantine")
-_DOCUMENTS_NAME = re.compile(r"documents-(\d{6,})-(\d{6,})\.parquet")
-_CHUNK_NAME = re.compile(r"(?:documents|segments|quarantine)-(\d{6,})-(\d{6,})\.\w+")
-_TEMPORARY_NAME = re.compile(r"\.(?:documents|segments|quarantine)-(\d{6,})-(\d{6,})\.\w+\.[0-9a-f]+\.tmp")
+KINDS = ("documents", "segments", "quarantine")
+"""Kinds of files of a chunk. The documents are written last, and complete it."""
+
+_CHUNK_NAME = re.compile(rf"({'|'.join(KINDS)})-(\d{{6,}})-(\d{{6,}})\.(?:parquet|jsonl)")
+_TEMPORARY_NAME = re.compile(r"\.(.+)\.[0-9a-f]+\.tmp")
 _STATE_NAME = re.compile(r"shard-\d+-of-\d+\.json")
 _RUN = "run.json"
 _MAY_DIFFER = ("max_record", "not_read")
@@ -30,38 +30,57 @@ _MAY_DIFFER = ("max_record", "not_read")
 
 
 @dataclasses.dataclass(frozen=True)
-class LocalFolder:
-    """A folder of this machine. Its inode number shows if another folder has taken its name."""
+class Folder:
+    """A folder of results. Each file is written completely or not at all.
 
-    path: pathlib.Path
-    identity: tuple[int, int]
+    Attributes:
+        path: as it is shown.
+        storage: holds its files.
+        identity: device and inode number of a folder of this machine. They show if another folder has taken
+            its name. A store's prefix cannot be replaced, so it has none.
+    """
 
-    @classmethod
-    def made(cls, path: pathlib.Path) -> LocalFolder:
-        """Return the folder of this path, and create it if it is missing."""
-        path.mkdir(parents=True, exist_ok=True)
-        return cls(path, _identity(path))
+    path: str
+    storage: Storage
+    identity: tuple[int, int] | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on this machine."""
+        return isinstance(self.storage, LocalStorage)
+
+    def made(self) -> Folder:
+        """Create the folder if it is missing, and return it with its identity. A bucket must exist."""
+        if isinstance(self.storage, Store):
+            self.storage.check_bucket(self.path)
+            return self
+        os.makedirs(self.path, exist_ok=True)
+        return dataclasses.replace(self, identity=_identity(self.path))
+
+    def file(self, name: str) -> str:
+        """Return the path of a file."""
+        return f"{self.path.rstrip('/')}/{name}"
 
     def names(self) -> list[str]:
         """Return the names of its files."""
-        return os.listdir(self.path)
+        return self.storage.names(self.path)
 
     def exists(self, name: str) -> bool:
         """Tell whether a file exists."""
-        return (self.path / name).exists()
+        return self.storage.exists(self.file(name))
 
     def open(self, name: str) -> BinaryIO:
         """Open a file for reading."""
-        return HERE.open(str(self.path / name))
+        return self.storage.open(self.file(name))
 
     def table(self, name: str) -> Any:
         """Return an argument for `pyarrow.parquet.ParquetFile`."""
-        return HERE.table(str(self.path / name))
+        return self.storage.table(self.file(name))
 
     def check(self) -> None:
         """Raise an InputError if another folder has taken its name."""
         try:
-            same = _identity(self.path) == self.identity
+            same = self.identity is None or self.identity == _identity(self.path)
         except OSError:
             same = False
         if not same:
@@ -70,41 +89,34 @@ class LocalFolder:
                 " results, and continue with --resume"
             )
 
-    def commit(
-        self,
-        name: str,
-        content: bytes | Callable[[BinaryIO], object],
-        *,
-        check: Callable[[], object] | None = None,
-    ) -> None:
-        """Write a file completely or not at all. `check` is called first, as in `write_file`.
+    def commit(self, name: str, content: Content, *, locked: bool = False) -> None:
+        """Write a file completely or not at all. With `locked`, other processes that lock the folder wait.
 
         Raises:
             InputError: it cannot be written, or another folder has taken this one's name.
         """
         self.check()
-        target = self.path / name
-        try:
-            write_file(target, content, check=check)
-        except OSError as error:
-            raise InputError(f"{target}: cannot be written ({error.strerror or error})") from None
+        self.storage.write(self.file(name), content, locked=locked)
 
     def drop(self, name: str) -> None:
         """Remove a file if it exists."""
-        (self.path / name).unlink(missing_ok=True)
+        self.storage.delete(self.file(name))
 
     @contextlib.contextmanager
     def locked(self, name: str, refusal: str) -> Iterator[None]:
-        """Hold a lock of this process. Windows and some network file systems have none."""
-        if sys.platform == "win32":
+        """Hold a lock of this process. Windows, stores and some network file systems have none.
+
+        In a store, a shard that is started twice is audited twice, with the same result.
+        """
+        if sys.platform == "win32" or not self.is_local:
             yield
             return
         import fcntl
 
         try:
-            descriptor = os.open(self.path / name, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(self.file(name), os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:  # as on a disk that can only be read
-            raise InputError(f"{self.path / name}: cannot be written ({error.strerror})") from None
+            raise InputError(f"{self.file(name)}: cannot be written ({error.strerror})") from None
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,63 +129,20 @@ class LocalFolder:
             os.close(descriptor)
 
 
-def _identity(path: pathlib.Path) -> tuple[int, int]:
+def _identity(path: str) -> tuple[int, int]:
     status = os.stat(path)
     return status.st_dev, status.st_ino
 
 
-@dataclasses.dataclass(frozen=True)
-class StoreFolder:
-    """The objects of a store under one prefix. Each is written completely, and none can be locked."""
-
-    path: str
-    store: Store
-
-    def names(self) -> list[str]:
-        """Return the names of its files."""
-        return self.store.names(self.path)
-
-    def exists(self, name: str) -> bool:
-        """Tell whether an object exists."""
-        return self.store.exists(f"{self.path}/{name}")
-
-    def open(self, name: str) -> BinaryIO:
-        """Open an object."""
-        return self.store.open(f"{self.path}/{name}")
-
-    def table(self, name: str) -> Any:
-        """Open an object for pyarrow."""
-        return self.store.table(f"{self.path}/{name}")
-
-    def check(self) -> None:
-        """Do nothing: a prefix cannot be replaced."""
-
-    def commit(self, name: str, content: bytes, *, check: Callable[[], object] | None = None) -> None:
-        """Write an object. `check` is not called, because no incomplete object can exist."""
-        self.store.write(f"{self.path}/{name}", content)
-
-    def drop(self, name: str) -> None:
-        """Remove an object if it exists."""
-        self.store.delete(f"{self.path}/{name}")
-
-    def locked(self, name: str, refusal: str) -> contextlib.AbstractContextManager[None]:
-        """Do nothing: a shard that is started twice is audited twice, with the same result."""
-        return contextlib.nullcontext()
-
-
-Folder = LocalFolder | StoreFolder
-"""A folder of results. Each file is written completely or not at all."""
-
-
-def target_of(out: str | os.PathLike[str]) -> pathlib.Path | StoreFolder:
-    """Return the target of results: a path of this machine, or the folder of a URI. Nothing is created yet.
+def folder_of(out: str | os.PathLike[str]) -> Folder:
+    """Return the folder of results at a path of this machine or a URI. Nothing is created yet.
 
     Raises:
         InputError: the URI is malformed, or its store cannot write files atomically.
     """
     target = os.fspath(out)
     if not is_uri(target):
-        return pathlib.Path(target)
+        return Folder(str(pathlib.Path(target)), HERE)
     store, path = store_of(target)
     if store.scheme not in OBJECTS:
         supported = " or ".join(f"{scheme}://" for scheme in OBJECTS)
@@ -181,7 +150,7 @@ def target_of(out: str | os.PathLike[str]) -> pathlib.Path | StoreFolder:
             f"{path}: got results by {store.scheme}://, expected a folder of this machine, {supported}: only"
             " these replace files atomically"
         )
-    return StoreFolder(path, store)
+    return Folder(path, store)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,43 +180,36 @@ def name_of(kind: str, index: int) -> str:
     return f"{kind}-{group:06d}-{number:06d}.{'jsonl' if kind == 'quarantine' else 'parquet'}"
 
 
+def chunks_in(folder: Folder, kinds: Collection[str] = KINDS) -> set[int]:
+    """Return the indices of the chunks that have a file of one of these kinds."""
+    matches = map(_CHUNK_NAME.fullmatch, folder.names())
+    return {_index(match) for match in matches if match and match[1] in kinds}
+
+
 def chunks_done(folder: Folder) -> set[int]:
     """Return the indices of the finished chunks: those with a documents file."""
-    return _indices(folder, _DOCUMENTS_NAME)
+    return chunks_in(folder, ("documents",))
 
 
-def chunks_begun(folder: Folder) -> set[int]:
-    """Return the indices of the chunks that have any file."""
-    return _indices(folder, _CHUNK_NAME)
-
-
-def _indices(folder: Folder, name: re.Pattern[str]) -> set[int]:
-    matches = map(name.fullmatch, folder.names())
-    return {GROUP * int(match[1]) + int(match[2]) for match in matches if match}
+def _index(match: re.Match[str]) -> int:
+    return GROUP * int(match[2]) + int(match[3])
 
 
 def remove(folder: Folder, index: int) -> None:
     """Remove a chunk's files, the documents first, so that a partial chunk never looks complete."""
     folder.check()
-    for kind in _KINDS:
+    for kind in KINDS:
         folder.drop(name_of(kind, index))
 
 
 def sweep(folder: Folder, shard: Shard) -> None:
     """Remove temporary files of killed runs of this shard."""
-    alone = ("documents.csv", "segments.csv", "index.html") if shard.count == 1 else ()
-    for name in (shard.state, *alone):
-        _sweep_files(folder, f".{name}.")
+    own = (shard.state, "documents.csv", "segments.csv", "index.html") if shard.count == 1 else (shard.state,)
     for name in folder.names():
-        match = _TEMPORARY_NAME.fullmatch(name)
-        if match and GROUP * int(match[1]) + int(match[2]) in shard:
-            folder.drop(name)
-
-
-def _sweep_files(folder: Folder, start: str) -> None:
-    for name in folder.names():
-        if name.startswith(start) and name.endswith(".tmp"):
-            folder.drop(name)
+        if temporary := _TEMPORARY_NAME.fullmatch(name):
+            match = _CHUNK_NAME.fullmatch(temporary[1])
+            if temporary[1] in own or (match and _index(match) in shard):
+                folder.drop(name)
 
 
 def as_json(content: dict[str, Any]) -> bytes:
@@ -257,7 +219,7 @@ def as_json(content: dict[str, Any]) -> bytes:
 
 @contextlib.contextmanager
 def claimed(
-    target: pathlib.Path | StoreFolder,
+    folder: Folder,
     configuration: dict[str, Any],
     shard: Shard,
     *,
@@ -267,7 +229,7 @@ def claimed(
     """Lock the folder for one shard of this run, and yield it with the run's first configuration.
 
     Args:
-        target: of `target_of`.
+        folder: of `folder_of`.
         configuration: of the run. A resumed run may change only the parts in `_MAY_DIFFER`.
         shard: the chunks to audit.
         resume: continue a run that was stopped.
@@ -278,10 +240,10 @@ def claimed(
     """
     configuration = json.loads(json.dumps(configuration))  # as it is read back
     try:
-        folder = _made(target)
+        folder = folder.made()
         existing = [name for name in folder.names() if not name.startswith(".")]
     except OSError as error:
-        raise InputError(f"{target}: cannot be made or read ({error.strerror})") from None
+        raise InputError(f"{folder.path}: cannot be made or read ({error.strerror})") from None
     if existing and not folder.exists(_RUN):
         raise InputError(f"{folder.path}: got a folder with {sorted(existing)[:3]}, expected an empty one")
     with folder.locked(shard.lock, _at_work(folder, shard.lock)):
@@ -308,17 +270,10 @@ def claimed(
         if previous["inputs"] != configuration["inputs"]:
             _reopen_other_shards(folder, shard)
         if not exists or previous != configuration:
-            # No other shard writes this file now, so temporary files of killed runs can be removed.
-            folder.commit(_RUN, as_json(configuration), check=lambda: _sweep_files(folder, f".{_RUN}."))
+            # With the lock, temporary files that killed runs of other shards have left are removed.
+            folder.commit(_RUN, as_json(configuration), locked=True)
         folder.commit(shard.state, as_json({"complete": False}))
         yield folder, configuration
-
-
-def _made(target: pathlib.Path | StoreFolder) -> Folder:
-    if isinstance(target, StoreFolder):
-        target.store.check_bucket(target.path)
-        return target
-    return LocalFolder.made(target)
 
 
 def _compared(configuration: Any, reread: bool) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import heapq
 import json
+import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
@@ -16,7 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from iet.audit.auditor import Auditor
-from iet.bulk.folder import LocalFolder, name_of
+from iet.bulk.folder import Folder, name_of
 from iet.errors import IetError
 from iet.report.index import Row, index
 
@@ -30,7 +31,7 @@ Location = tuple[str, int]
 """The file and row of a document."""
 
 
-def write_csv(folder: LocalFolder, kind: str, chunks: Sequence[int], schema: pa.Schema) -> None:
+def write_csv(folder: Folder, kind: str, chunks: Sequence[int], schema: pa.Schema) -> None:
     """Write the documents or segments of a run as one CSV file, in their order.
 
     Lists are joined by ";". An apostrophe is put before texts that a spreadsheet would read as formulas.
@@ -61,7 +62,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def write_pages(
-    folder: LocalFolder,
+    folder: Folder,
     auditor: Auditor,
     chunks: Sequence[int],
     documents: Iterable[tuple[Location, Any]],
@@ -82,7 +83,7 @@ def write_pages(
     attributed = [location for location, row in listed if row.found][:MAXIMUM_PAGES]
     links = {location: f"pages/{number:06d}.html" for number, location in enumerate(attributed, 1)}
     _remove_pages(folder)
-    (folder.path / "pages").mkdir(exist_ok=True)
+    pathlib.Path(folder.file("pages")).mkdir(exist_ok=True)
     for location, value in documents if links else ():
         if location in links and not isinstance(value, IetError):
             report = auditor.audit(token_ids=value) if ids else auditor.audit(_text(value))
@@ -93,17 +94,17 @@ def write_pages(
     folder.commit("index.html", index(rows, [*about, f"{total:,} documents", *more]).encode())
 
 
-def remove_shown(folder: LocalFolder) -> None:
+def remove_shown(folder: Folder) -> None:
     """Remove the CSV files and pages of a run, because its tables change."""
     for name in ("documents.csv", "segments.csv", "index.html"):
         folder.drop(name)
     _remove_pages(folder)
     with contextlib.suppress(OSError):  # it is missing, or has other files
-        (folder.path / "pages").rmdir()
+        pathlib.Path(folder.file("pages")).rmdir()
 
 
-def _remove_pages(folder: LocalFolder) -> None:
-    pages = folder.path / "pages"
+def _remove_pages(folder: Folder) -> None:
+    pages = pathlib.Path(folder.file("pages"))
     for old in pages.iterdir() if pages.is_dir() else ():
         if _PAGE.fullmatch(old.name):
             old.unlink()
@@ -113,7 +114,7 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _most_certain(folder: LocalFolder, chunks: Sequence[int]) -> tuple[list[tuple[Location, Row]], int]:
+def _most_certain(folder: Folder, chunks: Sequence[int]) -> tuple[list[tuple[Location, Row]], int]:
     """Return the documents to show, and the number of all: findings first, then those that were not read."""
     total = 0
 

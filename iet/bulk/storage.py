@@ -11,13 +11,14 @@ import dataclasses
 import functools
 import io
 import os
+import pathlib
 import re
 import urllib.parse
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeVar
 
 from iet.errors import InputError, missing
-from iet.marks.files import shown_path
+from iet.marks.files import shown_path, write_file
 
 _FIRST, _MOST = 1 << 17, 1 << 23
 """Size of the first request to a store for a file, and maximum size of the following ones, in bytes."""
@@ -44,6 +45,9 @@ _KEYS = {
 OBJECTS = ("s3", "gs")
 """Schemes of object stores: an object is written completely or not at all, and replaces an older one."""
 
+Content = bytes | Callable[[BinaryIO], object]
+"""The content of a file, or a function that writes it to the open file."""
+
 _T = TypeVar("_T")
 
 
@@ -62,6 +66,29 @@ class LocalStorage:
         import pyarrow as pa
 
         return pa.OSFile(os.fsencode(path))
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a file exists."""
+        return os.path.exists(path)
+
+    def names(self, path: str) -> list[str]:
+        """Return the names of all entries of a folder."""
+        return os.listdir(path)
+
+    def write(self, path: str, content: Content, *, locked: bool = False) -> None:
+        """Write a file completely or not at all; with `locked`, while its folder is locked.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        try:
+            write_file(path, content, check=(lambda: None) if locked else None)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+    def delete(self, path: str) -> None:
+        """Delete a file if it exists."""
+        pathlib.Path(path).unlink(missing_ok=True)
 
 
 HERE = LocalStorage()
@@ -94,17 +121,19 @@ class Store:
 
     def open(self, path: str) -> BinaryIO:
         """Open a file. Opening and reading it raise no error but InputError."""
-        file = self.asked(path, "read", lambda files, key: files.open_input_file(key))
-        return io.BufferedReader(_Reader(self, path, file, _FIRST), _MOST)
+        return io.BufferedReader(self._reader(path, _FIRST), _MOST)
 
     def table(self, path: str) -> Any:
         """Return the open file; pyarrow requests whole columns from it."""
+        return self._reader(path)
+
+    def _reader(self, path: str, max_bytes: int | None = None) -> _Reader:
         file = self.asked(path, "read", lambda files, key: files.open_input_file(key))
-        return _Reader(self, path, file)
+        return _Reader(self, path, file, max_bytes)
 
     def files(self, path: str) -> list[Stored] | None:
         """Return the file of that path, or all files below it with hidden ones; None if nothing exists."""
-        info = self.asked(path, "read", lambda files, key: files.get_file_info(key))
+        info = self._info(path)
         if info.type.name == "NotFound":
             self.check_bucket(path)
             return None
@@ -119,8 +148,10 @@ class Store:
 
     def exists(self, path: str) -> bool:
         """Tell whether a file exists."""
-        info = self.asked(path, "read", lambda files, key: files.get_file_info(key))
-        return bool(info.type.name == "File")
+        return bool(self._info(path).type.name == "File")
+
+    def _info(self, path: str) -> Any:
+        return self.asked(path, "read", lambda files, key: files.get_file_info(key))
 
     def names(self, path: str) -> list[str]:
         """Return the names of all entries of a folder; an unknown folder has none."""
@@ -132,13 +163,13 @@ class Store:
 
         return [info.base_name for info in self.asked(path, "read", listed)]
 
-    def write(self, path: str, content: bytes) -> None:
-        """Write an object completely or not at all; it replaces an older one."""
+    def write(self, path: str, content: Content, *, locked: bool = False) -> None:
+        """Write an object completely or not at all; it replaces an older one. Nothing is ever locked."""
 
         def written(files: Any, key: str) -> None:
             try:
                 with files.open_output_stream(key, compression=None) as file:
-                    file.write(content)
+                    content(file) if callable(content) else file.write(content)
             except FileNotFoundError as error:
                 self.refuse(path, "written", error)
 
@@ -155,8 +186,7 @@ class Store:
         """Raise an InputError unless the bucket of a path exists."""
         if self.scheme in OBJECTS:
             bucket = path.removeprefix(self.root).partition("/")[0]
-            info = self.asked(path, "read", lambda files, _: files.get_file_info(bucket))
-            if info.type.name == "NotFound":
+            if self._info(self.root + bucket).type.name == "NotFound":
                 raise InputError(f"{self.root}{bucket}: no such bucket, expected an existing one")
 
     def _stored(self, info: Any) -> Stored:
@@ -222,7 +252,7 @@ class _Reader(io.RawIOBase):
 
 
 Storage = LocalStorage | Store
-"""Opens files by the paths that are shown."""
+"""Holds files, by the paths that are shown."""
 
 
 def is_uri(text: str) -> bool:
