@@ -167,25 +167,29 @@ def ask(
     client = _Server(server, timeout)
     chosen = client.first_model() if model is None else model
 
+    def ask_for_text(fields: dict[str, Any]) -> tuple[list[str], Answer]:
+        try:
+            texts = client.write(chosen, tokens, fields)
+        except _Refused as refused:
+            return [], refused.answer
+        report = _report(auditor, texts)
+        return texts, Answer(200, report.scored, report.evidence[agent])
+
     progress(f"asking {client.url} for text of {agent}")
-    texts = client.write(chosen, tokens, body(agent, engine=engine))
-    named = texts if isinstance(texts, Answer) else _found(auditor, texts, agent)
+    texts, named = ask_for_text(body(agent, engine=engine))
     progress("asking for text without an agent")
-    without = client.write(chosen, tokens, {})
-    unnamed = without if isinstance(without, Answer) else _found(auditor, without, agent)
+    _, unnamed = ask_for_text({})
     progress("asking with an unknown name")
-    refusal = client.write(chosen, 1, body(f"unknown-{secrets.token_hex(4)}", engine=engine))
+    unknown = Answer(200)
+    try:
+        client.write(chosen, 1, body(f"unknown-{secrets.token_hex(4)}", engine=engine))
+    except _Refused as refused:
+        unknown = refused.answer
     others: tuple[str, ...] = ()
-    if not isinstance(texts, Answer) and not named.marked and len(registry.names(profile.id)) > 1:
+    if texts and not named.marked and len(registry.names(profile.id)) > 1:
         everyone = Auditor(registry, profile=profile.id, tokenizer=tokenizer, level=LEVEL)
         others = _report(everyone, texts).found
-    unknown = refusal if isinstance(refusal, Answer) else Answer(200)
     return Arrival(client.url, chosen, agent, profile.id, named, unnamed, unknown, others)
-
-
-def _found(auditor: Auditor, texts: list[str], agent: str) -> Answer:
-    report = _report(auditor, texts)
-    return Answer(200, report.scored, report.evidence[agent])
 
 
 def _report(auditor: Auditor, texts: list[str]) -> Any:
@@ -195,6 +199,14 @@ def _report(auditor: Auditor, texts: list[str]) -> Any:
         spans.append((start, start + len(text)))
         start += len(text) + len(joiner)
     return auditor.audit(joiner.join(texts), spans=spans)
+
+
+class _Refused(Exception):
+    """The server refuses a request because of its content (HTTP 4xx)."""
+
+    def __init__(self, status: int, said: str) -> None:
+        super().__init__(said)
+        self.answer = Answer(status, said=said)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -226,7 +238,6 @@ class _Server:
                 " expected one such as http://localhost:8000"
             )
         self.url = url.rstrip("/").removesuffix("/v1")
-        self._said = ""
         self._timeout = timeout
         self._key = os.environ.get(KEY_VARIABLE, "").strip(" ")  # blanks at its ends are no part of a header
         if self._key and not (self._key.isascii() and self._key.isprintable()):
@@ -235,47 +246,42 @@ class _Server:
         self._opener = urllib.request.build_opener(_NoRedirects())
 
     def first_model(self) -> str:
-        status, answer = self._ask("/v1/models", None)
         try:
-            if status != 200:
-                raise KeyError
+            status, answer = 200, self._ask("/v1/models", None)
             return str(answer["data"][0]["id"])
+        except _Refused as refused:
+            status = refused.answer.status
         except (KeyError, IndexError, TypeError):
-            raise BackendUnavailable(
-                f"{self.url}/v1/models: lists no model (HTTP {status}); pass --model"
-            ) from None
+            pass
+        raise BackendUnavailable(f"{self.url}/v1/models: lists no model (HTTP {status}); pass --model")
 
-    def write(self, model: str, tokens: int, extra: dict[str, Any]) -> list[str] | Answer:
-        """Return texts of at most `tokens` tokens together, or how the server refused to write them."""
+    def write(self, model: str, tokens: int, extra: dict[str, Any]) -> list[str]:
+        """Return texts of at most `tokens` tokens together."""
         prompts = PROMPTS[: min(tokens, len(PROMPTS))]
-        texts = []
-        for prompt in prompts:
-            body = {"model": model, "max_tokens": tokens // len(prompts), "temperature": 1.0, **extra}
-            answer = self._complete(body, prompt)
-            if isinstance(answer, int):
-                return Answer(answer, said=self._said)
-            texts.append(answer)
-        return texts
+        body = {"model": model, "max_tokens": tokens // len(prompts), "temperature": 1.0, **extra}
+        return [self._complete(body, prompt) for prompt in prompts]
 
-    def _complete(self, body: dict[str, Any], prompt: str) -> str | int:
-        status, answer = 404, None
+    def _complete(self, body: dict[str, Any], prompt: str) -> str:
         if not self._chat:
-            status, answer = self._ask("/v1/completions", {**body, "prompt": prompt})
-            self._chat = status in (404, 405)  # gateways that speak chat only
-        if self._chat:
-            messages = [{"role": "user", "content": "Continue this text.\n\n" + prompt}]
-            status, answer = self._ask("/v1/chat/completions", {**body, "messages": messages})
-        if status != 200:
-            return status
+            try:
+                return self._text("/v1/completions", {**body, "prompt": prompt})
+            except _Refused as refused:
+                if refused.answer.status not in (404, 405):
+                    raise
+                self._chat = True  # a gateway that speaks chat only
+        messages = [{"role": "user", "content": "Continue this text.\n\n" + prompt}]
+        return self._text("/v1/chat/completions", {**body, "messages": messages})
+
+    def _text(self, path: str, body: dict[str, Any]) -> str:
         try:
-            choice = answer["choices"][0]  # type: ignore[index]
+            choice = self._ask(path, body)["choices"][0]
             return str((choice["message"]["content"] if self._chat else choice["text"]) or "")
         except (KeyError, IndexError, TypeError):
             raise BackendUnavailable(
                 f"{self.url}: answers without a text, as no OpenAI-compatible server does"
             ) from None
 
-    def _ask(self, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
+    def _ask(self, path: str, body: dict[str, Any] | None) -> Any:
         headers = {"Content-Type": "application/json"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
@@ -284,7 +290,7 @@ class _Server:
         )
         try:
             with self._opener.open(request, timeout=self._timeout) as answer:
-                return answer.status, json.loads(self._body(answer))
+                return json.loads(self._body(answer))
         except urllib.error.HTTPError as error:
             try:
                 said = self._body(error, MOST_SAID)
@@ -292,10 +298,10 @@ class _Server:
                 raise self._too_slow() from None
             except (OSError, http.client.HTTPException):
                 said = b""
-            self._said = self._shown(said)
+            shown = self._shown(said)
             if 400 <= error.code < 500 and error.code not in (401, 408, 429):
-                return error.code, None
-            why = f"HTTP {error.code} ({self._said})"
+                raise _Refused(error.code, shown) from None
+            why = f"HTTP {error.code} ({shown})"
             if error.code == 401:
                 why += (
                     f"; is ${KEY_VARIABLE} right?" if self._key else f"; it wants a key, in ${KEY_VARIABLE}"
