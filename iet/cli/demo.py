@@ -239,14 +239,11 @@ def stage(
     out: pathlib.Path,
     *,
     model: str | None = None,
-    topology: str = "chain",
     agents: int = 4,
     rounds: int = 3,
     seed: int = 0,
     family: str = "gumbel",
     temperature: float = 0.8,
-    top_p: float = 1.0,
-    decoder: str = "posterior",
 ) -> Outcome:
     """Generate, write `final.txt`, `truth.json` and `team.json` into `out`, audit `final.txt`, and score.
 
@@ -256,9 +253,7 @@ def stage(
         out: the folder.
         model: "smollm2", or the folder or Hub id of a causal model with a chat template, whose agents answer
             one another; None: the toy model that ships with the package.
-        topology: order of the agents, a topology of `iet.demo.conversation`.
         agents, rounds, seed, family, temperature: as the command's options.
-        top_p, decoder: of the sampler and of the audits.
 
     Raises:
         InputError: an option is out of range, or the model is missing.
@@ -278,17 +273,15 @@ def stage(
         raise missing(f"the demo: {error}", "demo") from None
     if not 4 <= agents <= len(conversation.ROLES):
         raise InputError(f"agents: got {agents!r}, expected 4 to {len(conversation.ROLES)}")
-    if not 0 < temperature < float("inf") or not 0 < top_p <= 1:
-        raise InputError(
-            f"temperature, top_p: got {temperature!r}, {top_p!r}, expected above 0, and top_p up to 1"
-        )
+    if not 0 < temperature < float("inf"):
+        raise InputError(f"temperature: got {temperature!r}, expected a number above 0")
     names = conversation.ROLES[:agents]
-    speakers = conversation.speakers_of_walk(topology, names, rounds, seed)
+    speakers = conversation.speakers_of_walk("chain", names, rounds, seed)
     _refuse_foreign_registry(out)
     with progress("loading the model"):
         source, path = _find_model(model)
         registry = demo_registry(names, seed, Scheme(family=family), source)
-        auditor = Auditor(registry, decoder=decoder)
+        auditor = Auditor(registry)
         lm, tokenizer = conversation.load_model(path, chat=model is not None)
     if model is None:
         turn_tokens = TURN_TOKENS
@@ -312,7 +305,6 @@ def stage(
                 registry,
                 speakers,
                 temperature=temperature,
-                top_p=top_p,
                 turn_tokens=turn_tokens,
                 seed=seed,
                 on_step=lambda done: move("agents write", done),
@@ -326,7 +318,7 @@ def stage(
     (out / "team.json").unlink(missing_ok=True)
     registry.save(out / "team.json")
     (out / "truth.json").write_text(
-        json.dumps({"seed": seed, "topology": topology, "model": model, **talk.truth()}, indent=1) + "\n"
+        json.dumps({"seed": seed, "topology": "chain", "model": model, **talk.truth()}, indent=1) + "\n"
     )
 
     # From here on nothing but the final text and the registry is used.
@@ -334,7 +326,7 @@ def stage(
     with auditing():
         report = auditor.audit((out / "final.txt").read_bytes().decode())
         finished = time.perf_counter()
-        forced = Auditor(registry, decoder=decoder, allow_unattributed=False).audit(report.text)
+        forced = Auditor(registry, allow_unattributed=False).audit(report.text)
     report.to_html(out / "report.html")
     return Outcome(
         report,
