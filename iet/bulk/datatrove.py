@@ -14,11 +14,9 @@ import pyarrow as pa
 from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
-from iet.audit.arrow import audit_batch
-from iet.audit.auditor import Auditor
-from iet.bulk.templates import loaded, stretches_elsewhere
+from iet.bulk.arrow import Annotator
+from iet.bulk.templates import loaded
 from iet.errors import check_number
-from iet.marks.registry import Registry
 from iet.report.arrow import SCHEMA
 
 
@@ -57,25 +55,25 @@ class IETAudit(PipelineStep):  # type: ignore[misc, unused-ignore]
 
     def run(self, data: Iterable[Document] | None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         """Audit the documents as they pass."""
-        auditor, documents = Auditor(Registry.load(self.registry), **self.options), iter(data or ())
-        templates = loaded(self.templates)
+        id_column = None if self.templates is None else "id"
+        annotate = Annotator(
+            self.registry, prefix=self.prefix, templates=self.templates, id_column=id_column, **self.options
+        )
+        names, documents = [self.prefix + name for name in SCHEMA.names], iter(data or ())
         while batch := list(itertools.islice(documents, self.batch_size)):
             with self.track_time("batch"):
                 # As bytes, a lone surrogate is invalid UTF-8, which is reported as the record's problem.
-                encoded = [
+                texts = [
                     d.text.encode("utf-8", "surrogatepass") if isinstance(d.text, str) else d.text
                     for d in batch
                 ]
-                texts = pa.RecordBatch.from_pydict({"text": pa.array(encoded, pa.binary())})
-                elsewhere = None
-                if templates is not None:
-                    named = ((document.id, document.text) for document in batch)
-                    elsewhere = stretches_elsewhere(templates, named, ids=False)
-                rows = audit_batch(auditor, texts, elsewhere=elsewhere).to_pylist()
+                columns = {"text": pa.array(texts, pa.binary()), "id": [str(d.id) for d in batch]}
+                rows = annotate(pa.table(columns)).select(names).to_pylist()
             for document, row in zip(batch, rows, strict=True):
-                document.metadata |= {self.prefix + name: row[name] for name in SCHEMA.names}
-                self.stat_update("documents" if row["problem"] is None else "problems")
-                if templates is not None and row["problem"] is None:
-                    self.stat_update("template", value=row["template"])
-                    self.stat_update("scored", value=row["scored"])
+                document.metadata |= row
+                is_read = row[self.prefix + "problem"] is None
+                self.stat_update("documents" if is_read else "problems")
+                if self.templates is not None and is_read:
+                    for name in ("template", "scored"):
+                        self.stat_update(name, value=row[self.prefix + name])
                 yield document
