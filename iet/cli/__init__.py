@@ -67,7 +67,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     parser = command_parser()
     arguments, unknown = parser.parse_known_args(argv)
-    arguments.whole = parser
     if unknown:
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if checks := getattr(arguments, "check", None):

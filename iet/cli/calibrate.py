@@ -10,10 +10,9 @@ import pathlib
 import sys
 from typing import Any
 
-from iet.cli.options import Commands, add_registry, load_registry, read_bytes
+from iet.cli.options import Commands, add_registry, load_registry
 from iet.cli.progress import auditing, progress
-from iet.errors import InputError
-from iet.marks.files import shown_path
+from iet.cli.texts import decoded, read_bytes
 from iet.report.lines import harmless
 
 
@@ -144,14 +143,10 @@ def _entropy(arguments: argparse.Namespace) -> Any:
 
     if arguments.entropy is not None:
         return arguments.entropy
-    from iet.audit.documents import text_of
     from iet.audit.language_model import LanguageModel
     from iet.marks.tokenizer import Tokenizer
 
-    try:
-        text = text_of(read_bytes(arguments.text), name=shown_path(arguments.text))
-    except InputError as error:
-        raise InputError(f"{shown_path(arguments.text)}: {error}") from None
+    text = decoded(read_bytes(arguments.text), None, arguments.text)
     model = LanguageModel(arguments.model)
     ids = Tokenizer(arguments.model).encode(text).token_ids
     temperature = 1.0 if arguments.temperature is None else arguments.temperature

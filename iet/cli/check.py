@@ -7,7 +7,6 @@ import json
 import pathlib
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from iet.audit import traces
 from iet.cli.options import (
@@ -23,8 +22,9 @@ from iet.cli.options import (
     tokenizers_of,
 )
 from iet.cli.progress import auditing
+from iet.cli.texts import read_bytes, shown
 from iet.errors import InputError
-from iet.marks.files import shown_path, write_file
+from iet.marks.files import write_file
 from iet.report.lines import harmless
 
 _FORMS = (".json", ".html", ".csv")
@@ -95,9 +95,9 @@ def _check(arguments: argparse.Namespace) -> int:
     refuse_to_replace(arguments, [arguments.trace], arguments.output, registry)
     auditor = iet.Auditor(registry, tokenizer=tokenizers_of(arguments, registry), **audit_options(arguments))
     names = _names(arguments.agent, auditor.agents)
-    name = "standard input" if arguments.trace == "-" else shown_path(arguments.trace) or "''"
+    data, name = read_bytes(arguments.trace), shown(arguments.trace)
     try:
-        trace = traces.read(_document(arguments.trace), agents=[*auditor.agents, *names])
+        trace = traces.read(traces.parse(data), agents=[*auditor.agents, *names])
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     _tell_unknown(names, trace.pieces)
@@ -144,12 +144,3 @@ def _tell_unknown(names: Collection[str], pieces: Sequence[traces.Piece]) -> Non
         choices = f"there are {', '.join(map(repr, existing))}" if existing else "no message has a name"
         message = f"iet: --agent: no message has the name {', '.join(map(repr, unknown))}; {choices}"
         print(harmless(message), file=sys.stderr)
-
-
-def _document(file: str) -> Any:
-    """Return parsed JSON, or a list of the lines of JSON lines."""
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else pathlib.Path(file).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror}); expected JSON, or -") from None
-    return traces.parse(data)

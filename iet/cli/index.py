@@ -6,13 +6,12 @@ import argparse
 import codecs
 import itertools
 import json
-import pathlib
 import re
-import sys
 from collections.abc import Iterator
 
-from iet.cli.options import Commands, add_registry, load_registry, read_bytes, refuse_uris, say
+from iet.cli.options import Commands, add_registry, load_registry, refuse_uris, say
 from iet.cli.progress import progress
+from iet.cli.texts import read_bytes
 from iet.errors import InputError
 from iet.marks.files import kind_of_keys
 
@@ -75,7 +74,7 @@ def _show(arguments: argparse.Namespace) -> int:
 def _texts(files: list[str]) -> Iterator[str]:
     """Yield the texts of some files; a file is read when it is its turn."""
     for file in files:
-        data = sys.stdin.buffer.read() if file == "-" else read_bytes(pathlib.Path(file))
+        data = read_bytes(file)
         if (kind := kind_of_keys(data)) is not None:
             raise InputError(f"{file}: got {kind}, expected published text")
         if not file.lower().endswith(".jsonl"):

@@ -14,11 +14,11 @@ from iet.cli.options import (
     add_registry,
     load_registry,
     name_and_value,
-    read_bytes,
     refuse_to_replace,
     say,
 )
 from iet.cli.progress import progress
+from iet.cli.texts import read_bytes
 from iet.errors import InputError
 from iet.marks.families import FAMILIES
 from iet.marks.files import kind_of_keys, write_file

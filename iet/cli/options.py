@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from iet.audit.options import options
 from iet.bulk.storage import is_uri
+from iet.cli.texts import read_bytes
 from iet.errors import InputError
 from iet.marks.files import refuse_to_lose_keys
 from iet.marks.registry import ENVIRONMENT_VARIABLE, Registry
@@ -123,15 +124,6 @@ def whole(word: str) -> int | None:
         return int(word) if word.isdecimal() else None
     except ValueError:
         return None
-
-
-def read_bytes(path: pathlib.Path, most: int = -1) -> bytes:
-    """Return the first `most` bytes of a file (-1: all), or raise an InputError that names it."""
-    try:
-        with path.open("rb") as file:
-            return file.read(most)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def add_tokenizer(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,8 @@ import pathlib
 import sys
 from typing import Any
 
-from iet.cli.options import Commands, read_bytes, refuse_to_replace
+from iet.cli.options import Commands, refuse_to_replace
+from iet.cli.texts import read_bytes
 from iet.errors import InputError, VerificationError
 from iet.marks.files import write_file
 

@@ -8,7 +8,8 @@ import math
 import pathlib
 import sys
 
-from iet.cli.options import Commands, add_encoding, load_registry, read_bytes, say
+from iet.cli.options import Commands, add_encoding, load_registry, say
+from iet.cli.texts import decoded, read_bytes
 from iet.errors import InputError, VerificationError
 from iet.marks.files import shown_path
 from iet.report.lines import harmless
@@ -58,16 +59,14 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
 
 def _text_of(path: pathlib.Path, encoding: str | None, messages: bool) -> str | bytes:
     """Return the text of a file as `iet audit` reads and signs it, or its bytes if it is no text."""
-    from iet.audit.documents import check_encoding, text_of
     from iet.cli.reading import conversation_in
 
-    check_encoding(encoding)
     data = read_bytes(path)
     try:
-        text = text_of(data, encoding, name=str(path))
-    except InputError as error:
+        text = decoded(data, encoding, path)
+    except InputError:
         if encoding is not None or messages:
-            raise InputError(f"{path}: {error}") from None
+            raise
         return data  # no signed report has this digest
     return conversation_in(text, str(path)).text if messages else text
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import pathlib
-import shlex
 import shutil
 import subprocess
 import sys
@@ -39,11 +38,8 @@ def test_a_text_that_is_too_large_is_refused_with_its_size_and_the_way(
     page = tmp_path / "report.html"
     for command in (["audit", large], ["audit", large, "-o", page]):
         refusal = run_iet(3, *command, "-r", team)
-        assert "got 8,388,610 bytes, expected at most 8,388,608 (--max-text)" in refusal
-        assert "here about 0.8 GB" in refusal
-        assert f"split -C 4M --additional-suffix=.txt {shlex.quote(str(large))} parts/" in refusal
-        assert "iet audit parts/ -o OUT/" in refusal
-        assert "where lines are longer than 4 MiB split cuts characters" in refusal
+        assert f"{large}: got more than 8,388,608 bytes" in refusal
+        assert "docs/guides/audit_text.md" in refusal
     assert not page.exists()
 
 
@@ -55,7 +51,6 @@ def test_standard_input_is_read_no_further_than_that(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stream))
     refusal = run_iet(3, "audit", "-", "-r", team, "--max-text", "100")
     assert "standard input: got more than 100 bytes" in refusal
-    assert "FILE parts/" in refusal
 
 
 def test_a_file_without_a_name_is_shown_as_one(
