@@ -10,33 +10,18 @@ import queue
 import sys
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
 from iet.audit.auditor import Auditor
 from iet.audit.worker_pool import WorkerPool, WorkFailed
 from iet.bulk.inputs import Chunk
+from iet.bulk.job import Job
 from iet.errors import IetError
 
 MOST_DEATHS = 20
 """Maximum number of workers that are replaced before a run fails."""
-
-
-class Job(Protocol):
-    """Audits and commits chunks. It is pickled for each worker."""
-
-    def audit(self, auditor: Auditor, chunk: Chunk, *, singly: bool = False) -> Iterator[int]:
-        """Audit a chunk and commit it.
-
-        With `singly`, a record is read only after the one before it has been counted.
-
-        Yields:
-            The number of records audited since the last value; they are committed at the end.
-        """
-
-    def location(self, chunk: Chunk) -> str:
-        """Return the files and rows that a chunk was read from."""
 
 
 @dataclasses.dataclass(eq=False)

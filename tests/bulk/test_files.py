@@ -23,7 +23,8 @@ import zstandard
 
 from iet.audit.auditor import Auditor
 from iet.audit.evidence import benjamini_hochberg
-from iet.bulk.files import DOCUMENTS, SEGMENTS, audit_files
+from iet.bulk.files import audit_files
+from iet.bulk.job import DOCUMENTS, SEGMENTS
 from iet.bulk.summary import Summary
 from iet.cli import main
 from iet.errors import InputError

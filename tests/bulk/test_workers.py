@@ -23,6 +23,7 @@ from iet.audit.records import audit_records
 from iet.bulk import files, workers
 from iet.bulk.files import audit_files
 from iet.bulk.inputs import Records
+from iet.bulk.job import Job
 from iet.errors import IetError
 from iet.marks.published import PublishedIndex
 from iet.marks.registry import Registry
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
 DEADLY = "here memory ends"
 
 
-class KillsItself(files._Job):
+class KillsItself(Job):
     """As the system does with a process that takes too much memory."""
 
     def _values(self, records: Records) -> Iterator[tuple[Any, str | None]]:
@@ -42,14 +43,14 @@ class KillsItself(files._Job):
             yield value, id
 
 
-class DiesAtStart(files._Job):
+class DiesAtStart(Job):
     """Each worker dies before it can take up a chunk."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         os._exit(3)
 
 
-class DiesOnceThenAtStart(files._Job):
+class DiesOnceThenAtStart(Job):
     """The first worker dies at a record, and the next three before they take up a chunk."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -88,7 +89,7 @@ def test_a_deadly_record_costs_itself_alone(
     deadly = {7}
     path = corpus(tmp_path / "a.jsonl", deadly, 20)
     complete = audit_files(auditor, [path], tmp_path / "whole", chunk_rows=10)
-    monkeypatch.setattr(files, "_Job", KillsItself)
+    monkeypatch.setattr(files, "Job", KillsItself)
     seen = list[Any]()
     options: dict[str, Any] = {"chunk_rows": 10, "workers": 2, "templates": None}
     summary = audit_files(auditor, [path], tmp_path / "out", progress=seen.append, **options)
@@ -128,7 +129,7 @@ def test_no_more_workers_are_started_than_there_are_chunks(
 def test_where_all_die_the_run_ends(
     auditor: Auditor, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_Job", KillsItself)
+    monkeypatch.setattr(files, "Job", KillsItself)
     monkeypatch.setattr(workers, "MOST_DEATHS", 1)
     path = corpus(tmp_path / "a.jsonl", set(range(20, 40)), 40)
     with pytest.raises(
@@ -144,7 +145,7 @@ def test_where_all_die_the_run_ends(
 def test_who_never_starts_is_not_replaced(
     auditor: Auditor, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_Job", DiesAtStart)
+    monkeypatch.setattr(files, "Job", DiesAtStart)
     path = corpus(tmp_path / "a.jsonl", set(), 20)
     with pytest.raises(IetError, match=r"died \(exit code 3\) before it took up a chunk; .*__main__"):
         audit_files(auditor, [path], tmp_path / "out", chunk_rows=10, workers=2)
@@ -155,7 +156,7 @@ def test_no_record_is_to_blame_where_a_worker_dies_before_it_has_one(
 ) -> None:
     path = corpus(tmp_path / "a.jsonl", set(), 20)
     audit_files(auditor, [path], tmp_path / "whole")
-    monkeypatch.setattr(files, "_Job", DiesOnceThenAtStart)
+    monkeypatch.setattr(files, "Job", DiesOnceThenAtStart)
     # One chunk, so who starts last has it.
     summary = audit_files(auditor, [path], tmp_path / "out", workers=2)
     assert (tmp_path / "out.starts").stat().st_size == 5
