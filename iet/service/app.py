@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.resources
+import json
 import logging
 import time
 import weakref
@@ -348,7 +350,8 @@ def application(service: AuditService) -> fastapi.FastAPI:
                 ref_template="#/components/schemas/{model}",
             )
             schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-            schemas |= models["$defs"] | {"Report": page.report_schema()}
+            report = importlib.resources.files("iet.report").joinpath("schema.json").read_text("utf-8")
+            schemas |= models["$defs"] | {"Report": json.loads(report)}
             app.openapi_schema = schema
         return app.openapi_schema
 

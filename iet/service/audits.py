@@ -151,7 +151,7 @@ class AuditHandler:
 
     def __call__(self, job: AuditJob) -> AuditResponse:
         """Return the response to a request with any content."""
-        problem, id = self._reload(), None
+        problem, id, failure = self._reload(), None, ""
         try:
             report: Report | ClaimReport
             if job.check:
@@ -165,32 +165,31 @@ class AuditHandler:
                 report = self._audit(request)
             if job.html:
                 return AuditResponse(200, HTML, report.to_html().encode(), problem)
+            status = 200
             if isinstance(report, ClaimReport):
-                return json_response(job, 200, report.to_dict(), id, problem)
-            content = report.to_dict(text=request.include_text)
-            return json_response(job, 200, content if job.line is None else {"report": content}, id, problem)
+                content = report.to_dict()
+            else:
+                content = report.to_dict(text=request.include_text)
+                content = content if job.line is None else {"report": content}
         except pydantic.ValidationError as error:
             status, message = _refusal(error)
+            content = {"error": message}
             if job.line is not None:
                 with contextlib.suppress(pydantic.ValidationError):
                     id = RequestId.model_validate_json(job.body).id
-            return json_response(job, status, {"error": message}, id, problem)
-        except (
-            TokenizerMismatch,
-            BackendUnavailable,
-        ) as error:  # the message has paths, so only the log shows it
-            message = "the service cannot read texts of this registry; its log says why"
-            failure = f"{type(error).__name__}: {error}"
-            return json_response(job, 500, {"error": message}, id, problem, failure)
+        except (TokenizerMismatch, BackendUnavailable) as error:
+            # The message has paths, so only the log shows it.
+            status, failure = 500, f"{type(error).__name__}: {error}"
+            content = {"error": "the service cannot read texts of this registry; its log says why"}
         except IetError as error:
-            status = 413 if isinstance(error, DocumentTooLong) else 422
-            return json_response(job, status, {"error": str(error)}, id, problem)
+            status, content = 413 if isinstance(error, DocumentTooLong) else 422, {"error": str(error)}
         except MemoryError:  # ends the worker
             raise
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             failure = f"{type(error).__name__} in {frame.filename}, line {frame.lineno}"
-            return json_response(job, 500, {"error": "the service failed on this text"}, id, problem, failure)
+            status, content = 500, {"error": "the service failed on this text"}
+        return json_response(job, status, content, id, problem, failure)
 
     def _audit(self, request: AuditRequest) -> Report:
         contents = [request.text, request.token_ids, request.messages]

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
-import json
-from typing import Any
-
 from markupsafe import Markup
 
 from iet.report import html
@@ -28,10 +24,3 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 """HTTP headers of the page."""
-
-
-def report_schema() -> dict[str, Any]:
-    """Return the JSON schema of a report."""
-    text = importlib.resources.files("iet.report").joinpath("schema.json").read_text(encoding="utf-8")
-    schema: dict[str, Any] = json.loads(text)
-    return schema
