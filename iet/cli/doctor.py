@@ -91,23 +91,21 @@ def _doctor(arguments: argparse.Namespace) -> int:
     if arguments.engine is not None:
         return _check_engine(arguments)
     findings = examine()
+    backends, checks, code = findings["backends"], findings["checks"], 0 if findings["healthy"] else 1
     if arguments.json:
-        print(json.dumps({**dataclasses.asdict(findings), "healthy": findings.healthy}, indent=1))
-        return 0 if findings.healthy else 1
-    backends = findings.backends
+        print(json.dumps({**findings, "backends": dataclasses.asdict(backends)}, indent=1))
+        return code
     isa = f" ({backends.isa}; this machine runs {', '.join(backends.isas)})" if backends.isa else ""
-    say(f"iet {findings.iet} · Python {findings.python} · {findings.machine} · scheme {findings.scheme}")
+    say("iet {iet} · Python {python} · {machine} · scheme {scheme}".format_map(findings))
     say(f"host backend: {backends.host}{isa}: {backends.cpu}")
     say(f"cuda: {backends.cuda}")
-    say(
-        "packages: "
-        + ", ".join(f"{name} {version or '(missing)'}" for name, version in findings.packages.items())
-    )
-    for name, (good, total) in findings.checks.items():
+    packages = findings["packages"].items()
+    say("packages: " + ", ".join(f"{name} {version or '(missing)'}" for name, version in packages))
+    for name, (good, total) in checks.items():
         say(f"self-test {name}: {good} of {total} known answers agree{'' if good == total else '  FAILED'}")
-    if not findings.checks:
+    if not checks:
         say("self-test: the known answers are not installed  FAILED")
-    return 0 if findings.healthy else 1
+    return code
 
 
 def _check_engine(arguments: argparse.Namespace) -> int:
@@ -183,45 +181,21 @@ def _ask_server(arguments: argparse.Namespace) -> int:
     return 0 if findings.arrives else 1
 
 
-@dataclasses.dataclass(frozen=True)
-class Diagnosis:
-    """The state that `iet doctor` prints.
-
-    Attributes:
-        iet, python, machine: versions and processor.
-        scheme: version of the format.
-        backends: as `iet.backends()` returns them.
-        packages: installed versions; None where missing.
-        checks: name of a self-test -> how many known answers agreed, of how many.
-    """
-
-    iet: str
-    python: str
-    machine: str
-    scheme: str
-    backends: kernels.Backends
-    packages: dict[str, str | None]
-    checks: dict[str, tuple[int, int]]
-
-    @property
-    def healthy(self) -> bool:
-        """Whether known answers were found, and all agreed."""
-        return bool(self.checks) and all(good == total for good, total in self.checks.values())
-
-
-def examine() -> Diagnosis:
-    """Look around, and run the known answers through the backend in use."""
+def examine() -> dict[str, Any]:
+    """Return versions and backends, and run the known answers through the backend in use."""
     import platform
 
-    return Diagnosis(
-        iet=iet.__version__,
-        python=platform.python_version(),
-        machine=f"{platform.system()} {platform.machine()}",
-        scheme=str(SCHEME_VERSION),
-        backends=kernels.backends(),
-        packages={name: _version(name) for name in PACKAGES},
-        checks=self_test(),
-    )
+    checks = self_test()
+    return {
+        "iet": iet.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "scheme": str(SCHEME_VERSION),
+        "backends": kernels.backends(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "checks": checks,
+        "healthy": bool(checks) and all(good == total for good, total in checks.values()),
+    }
 
 
 def self_test() -> dict[str, tuple[int, int]]:
