@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from iet.audit.arrow import audit_batch, check_type, chosen_column, values_of
 from iet.audit.auditor import Auditor
-from iet.bulk.templates import Templates, loaded, stretches_elsewhere
+from iet.bulk.templates import Templates, loaded, number_of, symbols_of
 from iet.errors import InputError
 from iet.marks.registry import Registry
 from iet.native.arrays import Int64s
@@ -86,6 +87,10 @@ class Annotator:
             )
         name, ids = chosen_column(batch.schema.names, **self._columns)
         check_type(batch.schema.field(name), ids)
-        names = batch.column(self._id_column).to_pylist()
-        records = values_of(batch.column(name), ids)
-        return stretches_elsewhere(self._templates, zip(names, records, strict=True), ids)
+        numbers = map(number_of, batch.column(self._id_column).to_pylist())
+        documents = (symbols_of(value, ids) for value in values_of(batch.column(name), ids))
+        nothing = np.zeros((0, 2), np.int64)
+        return [
+            nothing if symbols is None else self._templates.elsewhere(number, symbols)
+            for number, symbols in zip(numbers, documents, strict=True)
+        ]

@@ -131,18 +131,6 @@ def loaded(templates: Any) -> Templates | None:
     return Templates.load(templates)
 
 
-def stretches_elsewhere(
-    templates: Templates, documents: Iterable[tuple[Any, Any]], ids: bool
-) -> list[Int64s]:
-    """Return for each (name, record) the spans [N, 2] that count in an earlier document."""
-    spans = list[Int64s]()
-    for name, value in documents:
-        symbols = symbols_of(value, ids)
-        nothing = np.zeros((0, 2), np.int64)
-        spans.append(nothing if symbols is None else templates.elsewhere(number_of(name), symbols))
-    return spans
-
-
 def number_of(name: Any) -> int:
     """Return a 63-bit hash of a document's name.
 

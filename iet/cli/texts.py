@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
+from typing import Any
 
 from iet.errors import InputError, check_number
 from iet.marks.files import shown_path
@@ -71,3 +72,13 @@ def read_text(file: str, encoding: str | None, maximum: int = MAXIMUM) -> str:
     if not data:
         raise InputError(f"{shown(file)}: got nothing, expected text")
     return decoded(data, encoding, file)
+
+
+def conversation_in(text: str, file: str | os.PathLike[str]) -> Any:
+    """Return the messages of a record of a conversation as one text (`traces.joined`), for `--messages`."""
+    from iet.audit import traces
+
+    try:
+        return traces.joined(traces.read(traces.parse(text.encode())).pieces)
+    except InputError as error:
+        raise InputError(f"{shown(file)}: {error}") from None

@@ -9,7 +9,7 @@ import pathlib
 import sys
 
 from iet.cli.options import Commands, add_encoding, load_registry, say
-from iet.cli.texts import decoded, read_bytes
+from iet.cli.texts import conversation_in, decoded, read_bytes
 from iet.errors import InputError, VerificationError
 from iet.marks.files import shown_path
 from iet.report.lines import harmless
@@ -59,8 +59,6 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
 
 def _text_of(path: pathlib.Path, encoding: str | None, messages: bool) -> str | bytes:
     """Return the text of a file as `iet audit` reads and signs it, or its bytes if it is no text."""
-    from iet.cli.reading import conversation_in
-
     data = read_bytes(path)
     try:
         text = decoded(data, encoding, path)
@@ -68,7 +66,7 @@ def _text_of(path: pathlib.Path, encoding: str | None, messages: bool) -> str | 
         if encoding is not None or messages:
             raise
         return data  # no signed report has this digest
-    return conversation_in(text, str(path)).text if messages else text
+    return conversation_in(text, path).text if messages else text
 
 
 def _verify(arguments: argparse.Namespace) -> int:
