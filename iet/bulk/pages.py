@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import heapq
-import json
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,10 +13,10 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet as pq
 
 from iet.audit.auditor import Auditor
-from iet.bulk.folder import Folder, name_of
+from iet.bulk.chunk_store import read_quarantine, read_table
+from iet.bulk.folder import Folder
 from iet.errors import IetError
 from iet.report.index import Row, index
 
@@ -41,9 +40,7 @@ def write_csv(folder: Folder, kind: str, chunks: Sequence[int], schema: pa.Schem
     def write(file: BinaryIO) -> None:
         with pyarrow.csv.CSVWriter(file, flat) as writer:
             for index in chunks:
-                with pq.ParquetFile(folder.table(name_of(kind, index))) as stored:
-                    table = stored.read()
-                columns = [_plain(column) for column in table.columns]
+                columns = [_plain(column) for column in read_table(folder, kind, index).columns]
                 writer.write_table(pa.Table.from_arrays(columns, schema=flat))
 
     folder.commit(f"{kind}.csv", write)
@@ -121,21 +118,15 @@ def _most_certain(folder: Folder, chunks: Sequence[int]) -> tuple[list[tuple[Loc
     def rows() -> Iterator[tuple[tuple[int, float, int], Location, Row]]:
         nonlocal total
         for chunk in chunks:
-            with pq.ParquetFile(folder.table(name_of("documents", chunk))) as stored:
-                for row in stored.read().to_pylist():
-                    name = f"{row['file']}, row {row['row']}" + (f" ({row['id']})" if row["id"] else "")
-                    listed = Row(name, row["found"], row["coverage"], row["log_p"], row["tokens"])
-                    total += 1
-                    yield (0 if row["found"] else 2, row["log_p"], total), (row["file"], row["row"]), listed
-            with (
-                contextlib.suppress(FileNotFoundError),
-                folder.open(name_of("quarantine", chunk)) as file,
-            ):
-                for line in file:
-                    bad = json.loads(line)
-                    total += 1
-                    listed = Row(f"{bad['file']}, row {bad['row']}", problem=bad["reason"])
-                    yield (1, 0.0, total), (bad["file"], bad["row"]), listed
+            for row in read_table(folder, "documents", chunk).to_pylist():
+                name = f"{row['file']}, row {row['row']}" + (f" ({row['id']})" if row["id"] else "")
+                listed = Row(name, row["found"], row["coverage"], row["log_p"], row["tokens"])
+                total += 1
+                yield (0 if row["found"] else 2, row["log_p"], total), (row["file"], row["row"]), listed
+            for bad in read_quarantine(folder, chunk):
+                total += 1
+                listed = Row(f"{bad['file']}, row {bad['row']}", problem=bad["reason"])
+                yield (1, 0.0, total), (bad["file"], bad["row"]), listed
 
     first = heapq.nsmallest(MAXIMUM_ROWS, rows(), key=lambda item: item[0])
     return [(location, row) for _, location, row in first], total

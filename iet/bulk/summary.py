@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from iet.audit.evidence import benjamini_hochberg
-from iet.bulk.folder import Folder, name_of
+from iet.bulk.chunk_store import read_quarantine, read_table
+from iet.bulk.folder import Folder
 from iet.bulk.sources import not_read_note
 
 
@@ -84,9 +82,8 @@ def summarize(folder: Folder, chunks: list[int], fdr: float | None, templates: i
     )
     log_p, scored, shared = [np.zeros(0)], 0, 0
     for index in chunks:
-        # `pq.read_table` would import pyarrow.dataset, which takes 0.2 s.
-        with pq.ParquetFile(folder.table(name_of("documents", index))) as file:
-            table = file.read(["segments", "tokens", "scored", "template", "coverage", "log_p"])
+        names = ["segments", "tokens", "scored", "template", "coverage", "log_p"]
+        table = read_table(folder, "documents", index, names)
         columns = {name: table.column(name).to_numpy() for name in table.column_names}
         totals["documents"] += table.num_rows
         scored += int(columns["scored"].sum())
@@ -95,10 +92,8 @@ def summarize(folder: Folder, chunks: list[int], fdr: float | None, templates: i
         totals["tokens"] += int(columns["tokens"].sum())
         totals["attributed"] += int((columns["coverage"] > 0).sum())
         totals["unattributed"] += int((columns["coverage"] < 1).sum())
-        with contextlib.suppress(FileNotFoundError), folder.open(name_of("quarantine", index)) as file:
-            for line in file:
-                ends_file = json.loads(line).get("rest", False)
-                totals["broken" if ends_file else "quarantined"] += 1
+        for record in read_quarantine(folder, index):
+            totals["broken" if record.get("rest", False) else "quarantined"] += 1
         if fdr is not None:
             log_p.append(columns["log_p"])
     if templates is not None:
