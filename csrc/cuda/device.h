@@ -1,6 +1,5 @@
-// What host and device spell differently: a launch, and the loads and stores of a dtype.
-// The kernels are plain C++ but for this and a few intrinsics, so that tests/native/cuda_on_host runs the same
-// lines on the CPU.
+// Code that differs between host and device: launches, and loads and stores of a dtype. Except for this and a
+// few intrinsics the kernels are plain C++, so tests/native/cuda_on_host can run them on the CPU.
 #pragma once
 
 #include "../keyed.h"
@@ -14,7 +13,7 @@ namespace iet {
 namespace {
 
 #if defined(__CUDACC__)
-// A kernel takes one struct.
+// Every kernel has one argument, a struct.
 template <class Args>
 const char* launch(void (*kernel)(Args), dim3 grid, dim3 block, void* stream, Args args) {
   void* parameters[] = {&args};
@@ -39,8 +38,8 @@ inline const char* clear(void* data, int64_t bytes, void* stream) {
 
 // ---------------------------------------------------------------- dtypes, 16 bytes at a time
 
-// Widen exactly, narrow with one rounding to nearest even; NaN stays NaN (the device's own: its bits differ
-// from those of the host).
+// Widening is exact, narrowing rounds once to nearest even. NaN stays NaN, but its bits differ between device
+// and host.
 IET_HD float as_float(uint32_t bits) {
 #if defined(__CUDA_ARCH__)
   return __uint_as_float(bits);
@@ -67,7 +66,7 @@ IET_HD uint64_t as_bits(double value) {
 #endif
 }
 
-// To the nearest integer, half to even.
+// Round to the nearest integer, half to even.
 IET_HD int32_t to_integer(float value) {
 #if defined(__CUDA_ARCH__)
   return __float2int_rn(value);
@@ -77,7 +76,7 @@ IET_HD int32_t to_integer(float value) {
 }
 
 #if defined(__CUDACC__)
-// CUDA's own takes another name for the same 64 bits.
+// CUDA's atomicAdd takes unsigned long long, a different type of the same size.
 __device__ __forceinline__ void atomicAdd(uint64_t* sum, uint64_t value) {
   ::atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(value));
 }
@@ -139,14 +138,14 @@ struct BFloat16Words {
   }
 
  private:
-  static IET_HD uint32_t rounded(float value) {  // BFloat16::store, for hosts and for sm_75
+  static IET_HD uint32_t rounded(float value) {  // as BFloat16::store, on the host and on sm_75
     const uint32_t bits = as_bits(value);
     const uint32_t quiet = (bits >> 16 & 0x8000u) | 0x7FC0u;
     return (bits & 0x7FFFFFFFu) > 0x7F800000u ? quiet : (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
   }
 };
 
-// Element i of ids that are int32 or int64.
+// Element i of an array of int32 or, if `wide`, int64.
 IET_HD int64_t element(const void* data, int32_t wide, int64_t i) {
   return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
 }

@@ -1,18 +1,21 @@
 // embed_ on CUDA: logits[v] += kappa * phi(P(v)), or the noise of family gumbel, over every marked row, in one
 // pass.
 //
-// A block owns one or several chunks of consecutive ids of one row. Of the row it reads one record, which
-// rows_kernel has made, so that a captured graph replays with new contexts, slots and temperatures. Its threads
-// ask for their logits first; while those are on the way, they tabulate what the chunks have in common. Round 1
-// depends on the grid row alone: b is a multiple of 8, so that a vector of 4 or 8 aligned ids never leaves its
-// grid row. Round 2 depends on the right digit after round 1, and those of consecutive ids are consecutive: a
-// table of them, written twice over so that no index wraps, is read without a gather. There are four copies of
-// it, each an entry further on than the last, so that wherever a thread begins, one of them has its entries
-// aligned, four to a load. The loads of eight threads are served together: 128 bytes side by side if logits
-// are floats, every second 16 of 256 if they are halves, so that a bank is asked once or twice, and once
-// more at the end of a grid row. (An entry alone to a load would ask it four or eight times.)
+// A block marks one or several chunks of consecutive ids of one row. It reads one record of the row, which
+// rows_kernel writes, so a captured graph replays with new contexts, slots and temperatures.
 //
-// Instructions a logit: benchmarks/results/instructions.md.
+// Threads first load their logits; until these arrive, they tabulate the values that the chunks share. Round 1
+// depends on the grid row only, and a vector of 4 or 8 aligned ids is within one grid row, because b is a
+// multiple of 8. Round 2 depends on the right digit after round 1, which is consecutive for consecutive ids. So
+// its results are read from a table without a gather. The table repeats itself once, so that no index wraps.
+//
+// Each load reads four aligned entries. Therefore the table has four copies, each shifted by one entry, and a
+// thread reads the copy in which its first entry is aligned. Shared memory serves eight threads at a time. They
+// read 128 adjacent bytes if logits are floats, and every second 16 of 256 bytes if they are halves. So each
+// bank is read once or twice, and once more at the end of a grid row. (Loads of single entries would read it
+// four or eight times.)
+//
+// Instructions per logit: benchmarks/results/instructions.md.
 #include "../ops.h"
 #include "device.h"
 #include "registers.h"
@@ -22,13 +25,13 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kPerThread = kChunk / kThreads;
-constexpr int kMaxChunks = 8;  // of a block: a power of two, so that their flags lie in one word
+constexpr int kMaxChunks = 8;  // of a block: a power of two, so that their flags are in one word
 // Grid rows that a block can touch: at most a, and at most kMaxChunks * kChunk / b + 2, where b >= 0.8 sqrt(V)
 // and a <= V / b + 1.
 constexpr int kMaxGridRows = 256;
-constexpr int kMaxTable = 640;  // columns of the grid; with more of them, rounds 1 and 2 are computed
+constexpr int kMaxTable = 640;  // columns of the grid; if it has more, rounds 1 and 2 are computed for each id
 constexpr uint32_t kCopies = 4, kCopySize = 2 * kMaxTable * sizeof(uint32_t);  // in bytes
-// Number of blocks that fill a device; beyond it a block takes several chunks.
+// Number of blocks that occupy a device. If there are more chunks, each block takes several.
 constexpr int64_t kManyBlocks = 1024;
 
 struct EmbedLaunch {
@@ -39,7 +42,7 @@ struct EmbedLaunch {
   uint32_t chunks;  // of a block
 };
 
-// What a row of logits has in common.
+// Values that all logits of a row share.
 struct RowState {
   uint64_t seed;
   LaneKeys keys;
@@ -49,10 +52,9 @@ struct RowState {
 
 IET_HD uint32_t smaller(uint32_t x, uint32_t y) { return x < y ? x : y; }
 
-// `place` is what the ids from `first` on are permuted from: their right digit after round 1, or its entry in
-// the table.
-template <Family kFamily, bool kWalks, class Place, int kWidth>
-IET_HD void mark_lanes(uint32_t left, uint32_t first, Place place, const EmbedLaunch& launch,
+// `start` is the right digit of id `first` after round 1, or a pointer to its entry in the table.
+template <Family kFamily, bool kWalks, class Start, int kWidth>
+IET_HD void mark_lanes(uint32_t left, uint32_t first, Start start, const EmbedLaunch& launch,
                        const RowState& row, float (&values)[kWidth]) {
   if constexpr (kFamily == Family::gumbel) {
 #pragma unroll
@@ -60,7 +62,7 @@ IET_HD void mark_lanes(uint32_t left, uint32_t first, Place place, const EmbedLa
       values[i] = marked_logit(values[i], row.kappa, gumbel_noise(lane_uniform(row.seed, first + i)));
   } else {
     uint32_t ranks[kWidth];
-    permute_lanes<kWalks>(left, place, launch.grid, row.keys, ranks);
+    permute_lanes<kWalks>(left, start, launch.grid, row.keys, ranks);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i)
       values[i] = marked_logit(values[i], row.kappa, phi_fourier(ranks[i], row.step));
@@ -70,8 +72,8 @@ IET_HD void mark_lanes(uint32_t left, uint32_t first, Place place, const EmbedLa
 // Bits of the ids from v on that are unmarked.
 IET_HD uint32_t unmarked_from(const uint32_t* bits, uint32_t v) { return bits[v >> 5] >> (v & 31); }
 
-template <class Words, Family kFamily, bool kWalks, class Place>
-IET_HD uint4 mark_vector(uint4 before, uint32_t left, uint32_t first, Place place, const EmbedLaunch& launch,
+template <class Words, Family kFamily, bool kWalks, class Start>
+IET_HD uint4 mark_vector(uint4 before, uint32_t left, uint32_t first, Start start, const EmbedLaunch& launch,
                          const RowState& row) {
   constexpr int kLanes = Words::kLanes;
   float values[4 * kLanes];
@@ -79,7 +81,7 @@ IET_HD uint4 mark_vector(uint4 before, uint32_t left, uint32_t first, Place plac
   Words::load(before.y, values + kLanes);
   Words::load(before.z, values + 2 * kLanes);
   Words::load(before.w, values + 3 * kLanes);
-  mark_lanes<kFamily, kWalks>(left, first, place, launch, row, values);
+  mark_lanes<kFamily, kWalks>(left, first, start, launch, row, values);
   uint4 after;
   after.x = Words::store(values);
   after.y = Words::store(values + kLanes);
@@ -95,13 +97,13 @@ IET_HD uint32_t keep(uint32_t before, uint32_t after, uint32_t bits) {
   return (before & (low | high)) | (after & ~(low | high));
 }
 
-template <class Words, Family kFamily, bool kWalks, class Place>
+template <class Words, Family kFamily, bool kWalks, class Start>
 IET_HD typename Words::Storage mark_one(typename Words::Storage before, uint32_t left, uint32_t first,
-                                        Place place, const EmbedLaunch& launch, const RowState& row) {
+                                        Start start, const EmbedLaunch& launch, const RowState& row) {
   float values[2] = {}, lane[1];
   Words::load(before, values);
   lane[0] = values[0];
-  mark_lanes<kFamily, kWalks>(left, first, place, launch, row, lane);
+  mark_lanes<kFamily, kWalks>(left, first, start, launch, row, lane);
   values[0] = lane[0];
   return static_cast<typename Words::Storage>(Words::store(values));
 }
@@ -140,12 +142,13 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   constexpr int kAccesses = kPerThread / kWidth;
   constexpr uint32_t kChunkAccesses = kChunk / kWidth;
   constexpr bool kPermutes = kFamily != Family::gumbel;
-  // Bytes of an entry; 1 without a table.
-  constexpr uint32_t kPlaceSize = kTable ? sizeof(uint32_t) : 1;
-  // Grid row -> what round 1 adds, less its first id; with a table, that in bytes, in the copy that it needs.
+  // Bytes of a table entry; 1 without a table.
+  constexpr uint32_t kEntrySize = kTable ? sizeof(uint32_t) : 1;
+  // Grid row -> the number that round 1 adds minus the row's first id. With a table: the same in bytes, plus
+  // the offset of the copy to read.
   __shared__ uint32_t starts[kPermutes ? kMaxGridRows : 1];
-  // Right digit after round 1, not folded -> its entry; copy c of them begins with the one of digit c.
-  alignas(16) __shared__ uint32_t table[kTable ? kCopies * kCopySize / kPlaceSize : 1];
+  // Right digit after round 1, below 2b -> its entry. Copy c begins with the entry of digit c.
+  alignas(16) __shared__ uint32_t table[kTable ? kCopies * kCopySize / kEntrySize : 1];
 
   const CudaKernelParams& params = launch.params;
   const CudaEmbedArgs& args = launch.args;
@@ -162,16 +165,16 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   char* const logits = static_cast<char*>(args.logits) + target * args.row_stride;
   const char* const source = static_cast<const char*>(args.source) + target * args.row_stride;
   const uint32_t columns = marked_columns<kFamily>(launch), accesses = columns / kWidth;
-  const bool alone = record.step == kLeftAlone;
-  if (args.source != args.logits) {  // what is not marked is copied
-    const uint32_t all = static_cast<uint32_t>(args.columns), end = smaller(begin + ids, all);
-    const uint32_t unmarked = alone ? begin : begin < columns ? columns : begin;
+  const bool is_unmarked_row = record.step == kLeftAlone;
+  if (args.source != args.logits) {  // copy the columns that are not marked
+    const uint32_t end = smaller(begin + ids, static_cast<uint32_t>(args.columns));
+    const uint32_t unmarked = is_unmarked_row ? begin : begin < columns ? columns : begin;
     if (unmarked < end) copy_columns<Storage, kVector>(source, logits, args.element_stride, unmarked, end);
   }
-  if (alone || begin >= columns) return;
+  if (is_unmarked_row || begin >= columns) return;
 
-  // The loads that take longest start before anything waits. In a row's last chunk, a thread whose
-  // share begins after the row's last whole access repeats that access and stores nothing.
+  // Start the slow loads before any barrier. In a row's last chunk, a thread whose access is after the row's
+  // last whole access repeats that access and stores nothing.
   uint32_t block_access = begin / kWidth;
   uint4 vectors[kVector ? kAccesses : 1];
   Storage singles[kVector ? 1 : kAccesses];
@@ -192,10 +195,10 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
     }
   };
   load();
-  // One bit a chunk: some of its ids are unmarked.
-  uint32_t stays = 0;
+  // One bit for each chunk: whether it has unmarked ids.
+  uint32_t unmarked_flags = 0;
   if (kPermutes && params.unmarked_chunks != nullptr)
-    stays = params.unmarked_chunks[begin / kChunk / 32] >> (begin / kChunk & 31);
+    unmarked_flags = params.unmarked_chunks[begin / kChunk / 32] >> (begin / kChunk & 31);
 
   const RowState row{record.seed, LaneKeys(RoundKeys(record.seed)), record.step, record.kappa};
   const uint32_t first_grid_row = kPermutes ? grid_row(begin, grid) : 0;
@@ -204,16 +207,16 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
     const uint32_t left = first_grid_row + thread;
     if (thread < grid_rows) {
       const uint32_t start = add_bmix(0, left, row.keys.k1, grid.b) - left * grid.b;
-      // The ids of a vector begin at a multiple of 4, which leaves the copy to the start alone.
-      const uint32_t shift = kTable ? start % kCopies * (kCopySize - kPlaceSize) : 0;
-      starts[thread] = start * kPlaceSize + shift;
+      // The first id of a vector is a multiple of 4, so only `start` determines the copy.
+      const uint32_t shift = kTable ? start % kCopies * (kCopySize - kEntrySize) : 0;
+      starts[thread] = start * kEntrySize + shift;
     }
     if constexpr (kTable) {
       for (uint32_t right = thread; right < grid.b; right += kThreads) {
         const uint32_t entry = rounds_entry(right, grid, row.keys);
 #pragma unroll
         for (uint32_t c = 0; c < kCopies; ++c) {
-          uint32_t* const copy = table + c * (kCopySize / kPlaceSize);
+          uint32_t* const copy = table + c * (kCopySize / kEntrySize);
           if (right >= c) copy[right - c] = entry;
           copy[right + grid.b - c] = entry;
         }
@@ -221,14 +224,14 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
     }
     __syncthreads();
   }
-  // What v of this vector is permuted from: its grid row and its right digit after round 1; or v itself.
-  const auto place = [&](uint32_t v, uint32_t& left) {
+  // The grid row of v, and the start of its vector in mark_lanes; for family gumbel v itself.
+  const auto start_of = [&](uint32_t v, uint32_t& left) {
     if constexpr (!kPermutes) {
       left = 0;
       return v;
     } else {
       left = grid_row(v, grid);
-      const uint32_t right = v * kPlaceSize + starts[left - first_grid_row];
+      const uint32_t right = v * kEntrySize + starts[left - first_grid_row];
       if constexpr (kTable)
         return reinterpret_cast<const uint32_t*>(reinterpret_cast<const char*>(table) + right);
       else return right;
@@ -241,20 +244,20 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
     for (int j = 0; j < (kVector ? kAccesses : 0); ++j) {
       const uint32_t v = (block_access + j * kThreads + thread) * kWidth;
       uint32_t left;
-      const auto from = place(v, left);
+      const auto from = start_of(v, left);
       to[j * kThreads] = mark_vector<Words, kFamily, kWalks>(vectors[j], left, v, from, launch, row);
     }
   };
-  // With ids that stay as they are, or in the last chunk of the row.
-  const auto mark = [&](bool keeps) {
+  // For chunks with unmarked ids, and the last chunk of the row.
+  const auto mark = [&](bool has_unmarked) {
 #pragma unroll
     for (int j = 0; j < kAccesses; ++j) {
       if (block_access + j * kThreads >= accesses) break;
-      const uint32_t asked = block_access + j * kThreads + thread, access = smaller(asked, accesses - 1);
+      const uint32_t wanted = block_access + j * kThreads + thread, access = smaller(wanted, accesses - 1);
       const uint32_t v = access * kWidth;
       uint32_t left;
-      const auto from = place(v, left);
-      const uint32_t stay = kPermutes && keeps ? unmarked_from(params.unmarked_bits, v) : 0;
+      const auto from = start_of(v, left);
+      const uint32_t stay = kPermutes && has_unmarked ? unmarked_from(params.unmarked_bits, v) : 0;
       if constexpr (kVector) {
         constexpr int kLanes = Words::kLanes;
         uint4 after = mark_vector<Words, kFamily, kWalks>(vectors[j], left, v, from, launch, row);
@@ -264,17 +267,17 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
           after.z = keep<kLanes>(vectors[j].z, after.z, stay >> 2 * kLanes);
           after.w = keep<kLanes>(vectors[j].w, after.w, stay >> 3 * kLanes);
         }
-        if (asked == access) reinterpret_cast<uint4*>(logits)[access] = after;
+        if (wanted == access) reinterpret_cast<uint4*>(logits)[access] = after;
       } else {
         Storage after = mark_one<Words, kFamily, kWalks>(singles[j], left, v, from, launch, row);
         if (stay & 1) after = singles[j];
-        if (asked == access) *reinterpret_cast<Storage*>(logits + access * args.element_stride) = after;
+        if (wanted == access) *reinterpret_cast<Storage*>(logits + access * args.element_stride) = after;
       }
     }
   };
-  for (uint32_t chunk = 0;; stays >>= 1) {
-    if (whole() && !(stays & 1)) mark_whole();
-    else mark(stays & 1);
+  for (uint32_t chunk = 0;; unmarked_flags >>= 1) {
+    if (whole() && !(unmarked_flags & 1)) mark_whole();
+    else mark(unmarked_flags & 1);
     block_access += kChunkAccesses;
     if (++chunk == launch.chunks || block_access >= accesses) break;
     load();
@@ -286,7 +289,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
     if (thread < kWidth && v < columns && v >= begin && v - begin < ids) {
       const Storage before = reinterpret_cast<const Storage*>(source)[v];
       uint32_t left;
-      const auto from = place(v, left);
+      const auto from = start_of(v, left);
       Storage after = mark_one<Words, kFamily, kWalks>(before, left, v, from, launch, row);
       if (kPermutes && params.unmarked_bits != nullptr && (unmarked_from(params.unmarked_bits, v) & 1))
         after = before;
@@ -297,8 +300,8 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
 
 using EmbedKernel = void (*)(EmbedLaunch);
 
-// What a launch needs of a kernel. Where nothing walks, one kernel is spared the question: that of the default
-// family on aligned rows.
+// Properties of a launch that select the kernel. Only the kernel of family fourier for aligned rows and a table
+// has a version without walks; the others check if a rank is outside [0, V).
 struct Shape {
   bool vector, walks, table;
 };
@@ -341,14 +344,14 @@ const char* embed_cuda(const CudaKernelParams& params, const CudaEmbedArgs& args
   const bool all = params.family == Family::gumbel || args.source != args.logits;
   const int64_t columns = all ? args.columns : params.vocab;
   if (columns > 0x7FFFFFFF) return "embed_cuda: more columns than 2^31 - 1";
-  // As many chunks to a block as leave many blocks, and no row half a block.
+  // As many chunks per block as leave at least kManyBlocks blocks.
   const int64_t chunks = (columns + kChunk - 1) / kChunk;
   const auto blocks_of = [&](int64_t of) { return (chunks + of - 1) / of; };
   while (launch_args.chunks < kMaxChunks && blocks_of(2 * launch_args.chunks) * args.rows >= kManyBlocks)
     launch_args.chunks *= 2;
-  const int64_t most = launch_args.chunks * kChunk / grid.b + 2;
-  if ((most < grid.a ? most : grid.a) > kMaxGridRows)
-    return "embed_cuda: a block would touch more grid rows than it has room for";
+  const int64_t grid_rows = launch_args.chunks * kChunk / grid.b + 2;
+  if ((grid_rows < grid.a ? grid_rows : grid.a) > kMaxGridRows)
+    return "embed_cuda: a block would touch more grid rows than kMaxGridRows";
   constexpr int64_t kMaxRows = 65535;  // of a launch
   for (int64_t first = 0; first < args.rows; first += kMaxRows) {
     launch_args.first_row = first;

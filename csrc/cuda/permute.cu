@@ -1,4 +1,4 @@
-// Known answers on the device: the scheme's header, run inside a kernel.
+// Runs the permutation of keyed.h in a kernel, for tests against known answers.
 #include <initializer_list>
 
 #include "../ops.h"
@@ -37,7 +37,7 @@ struct DeviceArray {
 
 }  // namespace
 
-// Every call answers for itself: the runtime's last error may be that of somebody else.
+// Checks the status of each call, because the runtime's last error may come from other code.
 const char* permute_cuda(uint32_t vocab, uint32_t k_p, const PermuteArgs& args, float* phis) {
   DeviceArray<uint64_t> seeds(args.count);
   DeviceArray<uint32_t> ids(args.count), ranks(args.count);

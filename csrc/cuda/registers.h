@@ -1,4 +1,4 @@
-// P of keyed.h in the 32-bit registers of a GPU, for a few ids at a time.
+// The permutation P of keyed.h in 32-bit registers of a GPU, for several ids at a time.
 #pragma once
 
 #include "../keyed.h"
@@ -7,7 +7,7 @@
 namespace iet {
 namespace {
 
-// The grid, with what replaces divisions.
+// The grid, and constants that replace divisions by b.
 struct LaneGrid {
   uint32_t vocab, a, b;
   uint32_t b_inverse, b_shift;  // v / b is the high word of v * b_inverse, shifted
@@ -33,9 +33,9 @@ IET_HD uint32_t fold(uint32_t sum, uint32_t m) {
   return less < sum ? less : sum;
 }
 
-// (y + bmix(x, k, m)) mod m and (y + amix(x, k, m)) mod m of keyed.h. The upper halves of the registers hold
-// what 16-bit arithmetic would have dropped: the masks keep it out of the shifts, and the last multiplier,
-// moved up by 16 bits, drops it, so that the high word of the product with m is the product's upper half.
+// (y + bmix(x, k, m)) mod m and (y + amix(x, k, m)) mod m of keyed.h. 16-bit arithmetic would discard the upper
+// halves of the registers. Here masks keep them out of the shifts. The last multiplier is shifted up by 16
+// bits, which discards them, so the high word of the product with m is that of the 16-bit product.
 IET_HD uint32_t add_bmix(uint32_t y, uint32_t x, uint32_t k, uint32_t m) {
   uint32_t h = x * 0x9E37u + k;
   h ^= h >> 8 & 0xFFu;
@@ -55,8 +55,9 @@ IET_HD uint32_t add_amix(uint32_t y, uint32_t x, uint32_t k, uint32_t m) {
   return fold(high_word(amix_high(x, k), m) + y, m);
 }
 
-// The same with y above any 16-bit number `low`. A multiplication adds 64 bits, and zeros below y would take an
-// instruction; the product is a multiple of 2^16, so that `low` carries nothing into its upper half.
+// The same, if `low` is any 16-bit number. One instruction multiplies and adds 64 bits, whose upper word is y.
+// Their lower word is `low`, because zeros would need another instruction. It does not change the result: the
+// product is a multiple of 2^16, so adding `low` never carries.
 IET_HD uint32_t add_amix(uint32_t y, uint32_t low, uint32_t x, uint32_t k, uint32_t m) {
   const uint64_t added = static_cast<uint64_t>(y) << 32 | low;
   return fold(static_cast<uint32_t>((static_cast<uint64_t>(amix_high(x, k)) * m + added) >> 32), m);
@@ -66,13 +67,14 @@ IET_HD uint32_t grid_row(uint32_t v, const LaneGrid& grid) {
   return high_word(v, grid.b_inverse) >> grid.b_shift;
 }
 
-// Rounds 3 and 4 of a row's id: its rank.
+// Apply rounds 3 and 4, and return the rank.
 IET_HD uint32_t last_rounds(uint32_t left, uint32_t right, const LaneGrid& grid, const LaneKeys& keys) {
   const uint32_t right3 = add_amix(right, left, keys.k3, grid.b);
   return add_amix(left, right3, keys.k4, grid.a) * grid.b + right3;
 }
 
-// Walk the ranks on that lie outside [0, V): rare. Ranks of a row differ, so a rank identifies its id.
+// Permute ranks outside [0, V), which are rare, until all are inside. Ranks of a row are distinct, so the
+// highest rank identifies its id.
 template <int kWidth>
 IET_HD void walk_lanes(const LaneGrid& grid, const LaneKeys& keys, uint32_t (&ranks)[kWidth]) {
   const auto largest = [&] {
@@ -90,7 +92,7 @@ IET_HD void walk_lanes(const LaneGrid& grid, const LaneKeys& keys, uint32_t (&ra
   }
 }
 
-// P of v, v+1, .., which share the grid row `left`. `first` is their right digit after round 1, not yet folded.
+// P of v, v+1, .., which share the grid row `left`. `first` is the right digit of v after round 1, below 2b.
 template <bool kWalks, int kWidth>
 IET_HD void permute_lanes(uint32_t left, uint32_t first, const LaneGrid& grid, const LaneKeys& keys,
                           uint32_t (&ranks)[kWidth]) {
@@ -102,14 +104,14 @@ IET_HD void permute_lanes(uint32_t left, uint32_t first, const LaneGrid& grid, c
   if (kWalks) walk_lanes(grid, keys, ranks);
 }
 
-// What rounds 1 and 2 make of a right digit: what round 2 adds above 16 bits, where one instruction shifts and
-// adds it, and the digit below.
+// Table entry of a right digit after round 1: the digit in the low half, and the number that round 2 adds in
+// the high half, so that one instruction shifts and adds it.
 IET_HD uint32_t rounds_entry(uint32_t right, const LaneGrid& grid, const LaneKeys& keys) {
   return add_bmix(0, right, keys.k2, grid.a) << 16 | right;
 }
 
-// permute_lanes with rounds 1 and 2 from a table: `entries` of `first`, and of those that follow it. Four or
-// eight of them are aligned to 16 bytes.
+// permute_lanes with rounds 1 and 2 from a table, which has the entries of v, v+1, .. from `entries` on. Four
+// or eight entries are aligned to 16 bytes.
 template <bool kWalks, int kWidth>
 IET_HD void permute_lanes(uint32_t left, const uint32_t* entries, const LaneGrid& grid, const LaneKeys& keys,
                           uint32_t (&ranks)[kWidth]) {
@@ -131,7 +133,7 @@ IET_HD void permute_lanes(uint32_t left, const uint32_t* entries, const LaneGrid
   if (kWalks) walk_lanes(grid, keys, ranks);
 }
 
-// The uniform number of an id in family gumbel, as its numerator.
+// Numerator of an id's uniform variate in family gumbel.
 IET_HD uint32_t lane_uniform(uint64_t seed, uint32_t v) {
   return uniform_numerator(noise_hash(noise_word(seed, v), static_cast<uint32_t>(seed >> 32)));
 }

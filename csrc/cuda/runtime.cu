@@ -16,7 +16,7 @@ const char* device_error() {
   return status == cudaSuccess ? "" : cudaGetErrorString(status);
 }
 
-// Under unified addressing, which every platform with 64-bit addresses has, the host's address is the device's.
+// With unified addressing, which all 64-bit platforms have, the device uses the host's address.
 void* host_memory(int64_t bytes, const char** error) {
   void* memory = nullptr;
   const cudaError_t status =

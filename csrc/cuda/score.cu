@@ -1,8 +1,8 @@
-// score_tokens and score_spans on CUDA: x_j(a) = phi(P(k_pi^(j), y_j)), a thread for each (token, key).
+// score_tokens and score_spans on CUDA: x_j(a) = phi(P(k_pi^(j), y_j)).
 //
-// A block scores a tile of tokens under up to kThreads keys. The part that is independent of the key is
-// prepared once in shared memory; a thread keeps the sub-key of its column and walks down the tile. Sums over
-// spans are sums of integers, so that they may be added in any order: the scores themselves are never stored.
+// A block scores a tile of tokens under up to kThreads keys. Values that do not depend on the key are prepared
+// once in shared memory. A thread loads the sub-key of one key and scores tokens of the tile under it. Sums
+// over spans are sums of integers, so threads may add to them in any order; single scores are not stored.
 #include "../ops.h"
 #include "device.h"
 #include "registers.h"
@@ -29,7 +29,7 @@ struct ScoreLaunch {
   uint64_t* sums;  // [spans, n_keys], two's complement
 };
 
-// Index of the span that holds token j, or -1. Of empty spans none holds a token.
+// Index of the span that contains token j, or -1.
 IET_HD int64_t span_of(const ScoreLaunch& launch, int64_t j) {
   int64_t low = 0, high = launch.spans + 1;  // the first boundary above j
   while (low < high) {
@@ -50,9 +50,9 @@ template <class Id>
 IET_HD void prepare(const ScoreLaunch& launch, int64_t first, Tile& tile) {
   const CudaKernelParams& params = launch.params;
   const Id* ids = static_cast<const Id*>(launch.token_ids.data);
-  const int64_t words = params.n_gram - 1;
-  for (int i = threadIdx.x; i < kTile + words; i += kThreads) {
-    const int64_t j = first - words + i;
+  const int64_t context_len = params.n_gram - 1;
+  for (int i = threadIdx.x; i < kTile + context_len; i += kThreads) {
+    const int64_t j = first - context_len + i;
     tile.ids[i] = j >= 0 && j < launch.tokens ? static_cast<uint32_t>(ids[j]) : 0;
   }
   for (int i = threadIdx.x; i < kTile; i += kThreads) {
@@ -67,8 +67,8 @@ IET_HD void prepare(const ScoreLaunch& launch, int64_t first, Tile& tile) {
 template <Family kFamily>
 IET_HD float score_one(const ScoreLaunch& launch, const Tile& tile, int i, const uint64_t (&subkey)[2],
                        uint32_t step) {
-  const uint32_t words = launch.params.n_gram - 1, id = tile.ids[i + words];
-  const uint64_t seed = context_seed(subkey, tile.ids + i, words, tile.counts[i]);
+  const uint32_t context_len = launch.params.n_gram - 1, id = tile.ids[i + context_len];
+  const uint64_t seed = context_seed(subkey, tile.ids + i, context_len, tile.counts[i]);
   if constexpr (kFamily == Family::gumbel) {
     return score(gumbel_score(lane_uniform(seed, id)));
   } else {
@@ -80,7 +80,8 @@ IET_HD float score_one(const ScoreLaunch& launch, const Tile& tile, int i, const
   }
 }
 
-// Six blocks, and below four: to fit eight the compiler spills, for sm_90 here, for sm_80 there.
+// At least six blocks per multiprocessor here, and four below: for eight the compiler spills registers, on
+// sm_90 here and on sm_80 below.
 template <Family kFamily>
 __global__ void __launch_bounds__(kThreads, 6) score_kernel(const ScoreLaunch launch) {
   __shared__ Tile tile;
@@ -117,21 +118,22 @@ __global__ void __launch_bounds__(kThreads, 4) score_spans_kernel(const ScoreLau
   __syncthreads();
 
   const uint32_t columns = 1u << launch.columns_log2, lane = threadIdx.x >> launch.columns_log2;
-  const uint32_t lanes = kThreads >> launch.columns_log2;  // that share a column, each with a run of tokens
+  const uint32_t lanes = kThreads >> launch.columns_log2;  // threads of a key, each with a run of tokens
   const int64_t key = static_cast<int64_t>(blockIdx.y) * columns + (threadIdx.x & (columns - 1));
   const bool outside = last < launch.boundaries[0] || first >= launch.boundaries[launch.spans];
   if (outside) return;
-  // The tile lies in one span: one addition a column and block. (-1 at both ends: spans may lie between them.)
-  const bool whole = ends[0] == ends[1] && ends[0] >= 0;
+  // If the tile is within one span, it makes one addition per key. (-1 at both ends: spans may lie between
+  // them.)
+  const bool in_one_span = ends[0] == ends[1] && ends[0] >= 0;
   int64_t sum = 0;
   if (key < params.n_keys) {
     const uint64_t subkey[2] = {params.subkeys[2 * key], params.subkeys[2 * key + 1]};
     const uint32_t step = params.steps[key];
     const int run = kTile / lanes, begin = lane * run;
-    int64_t span = whole || first + begin > last ? ends[0] : span_of(launch, first + begin);
+    int64_t span = in_one_span || first + begin > last ? ends[0] : span_of(launch, first + begin);
     for (int i = begin; i < begin + run && first + i <= last; ++i) {
-      if (!whole) {
-        const int64_t next = launch.boundaries[span + 1];  // after the last span (-1) any: looked up again
+      if (!in_one_span) {
+        const int64_t next = launch.boundaries[span + 1];  // for -1 the first boundary: the span is looked up
         if (first + i >= next) {
           if (sum != 0) atomicAdd(launch.sums + span * params.n_keys + key, static_cast<uint64_t>(sum));
           sum = 0, span = span_of(launch, first + i);
@@ -140,9 +142,10 @@ __global__ void __launch_bounds__(kThreads, 4) score_spans_kernel(const ScoreLau
       if (tile.scored[i] && span >= 0)
         sum += to_integer(score_one<kFamily>(launch, tile, i, subkey, step) * kUnits);
     }
-    if (!whole && sum != 0) atomicAdd(launch.sums + span * params.n_keys + key, static_cast<uint64_t>(sum));
+    if (!in_one_span && sum != 0)
+      atomicAdd(launch.sums + span * params.n_keys + key, static_cast<uint64_t>(sum));
   }
-  if (!whole) return;
+  if (!in_one_span) return;
   partial[threadIdx.x] = sum;
   __syncthreads();
   if (lane != 0 || key >= params.n_keys) return;
@@ -150,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, 4) score_spans_kernel(const ScoreLau
   if (sum != 0) atomicAdd(launch.sums + ends[0] * params.n_keys + key, static_cast<uint64_t>(sum));
 }
 
-// From units to scores, in place.
+// Convert sums from units to scores, in place.
 __global__ void __launch_bounds__(kThreads) scale_kernel(const ScoreLaunch launch) {
   const int64_t count = launch.spans * launch.params.n_keys;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < count;
