@@ -22,7 +22,7 @@ inline void check(bool accepted, const char* message) {
 
 inline void check_vocab(uint32_t vocab) { check(vocab >= 1 && vocab <= 1u << 24, "vocab_size out of range"); }
 
-inline void check_marking(uint32_t vocab, uint32_t n_gram, Family family) {
+inline void check_params(uint32_t vocab, uint32_t n_gram, Family family) {
   check_vocab(vocab);
   check(n_gram >= 2 && n_gram <= 16, "n_gram out of range");
   check(family == Family::fourier || family == Family::gumbel, "unknown family");

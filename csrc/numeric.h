@@ -23,7 +23,7 @@ inline uint32_t float_to_bits(float value) {
   return bits;
 }
 
-// Each type: widen exactly, narrow with one rounding to nearest even, NaN stays NaN.
+// For each type: `load` widens exactly; `store` rounds once, to nearest even, and keeps NaN.
 struct Float32 {
   using Storage = float;
   static float load(float stored) { return stored; }

@@ -97,15 +97,15 @@ struct Integers {  // int32 or int64, strided
 
 // If the arguments of a row are invalid, rows_cuda does not mark it and writes 1 + its number to one of these.
 // They are in mapped host memory, so Python reads them without a call to the device.
-enum Refused { kRefusedContext, kRefusedSlot, kRefusedRow, kRefusedTemperature, kRefusedCount, kRefusals };
+enum Refusal { kRefusedContext, kRefusedSlot, kRefusedRow, kRefusedTemperature, kRefusedCount, kRefusals };
 
 // The input of embed_cuda for one row.
 struct alignas(16) RowRecord {
   uint64_t seed;  // k_pi
-  uint32_t step;  // of the phase, 0 for gumbel; or kLeftAlone
+  uint32_t step;  // of the phase, 0 for gumbel; or kUnmarkedRow
   float kappa;    // kappa times the temperature
 };
-constexpr uint32_t kLeftAlone = 0xFFFFFFFFu;  // no step, which is at most half a turn
+constexpr uint32_t kUnmarkedRow = 0xFFFFFFFFu;  // not a valid step: steps are at most half a turn
 
 // Rows of a step, each at a position of a sequence of tokens. A row's context is the n-1 ids before it:
 // committed tokens, then the drafts before the row. Without `sequences`, row i continues sequence i.
@@ -116,10 +116,10 @@ struct CudaRowsArgs {
   Integers tokens;       // [n_sequences, columns]; `stride` is that of a sequence
   int64_t token_stride;  // of an element
   int64_t columns;
-  Integers lengths;  // [n_sequences], committed tokens; null: all columns are
-  Integers places;   // row -> number of drafts before it; null: 0
-  Integers drafts;   // [rows], the inputs of rows: the drafts before row i are those of rows i-place+1 to i
-  Integers slots;    // [n_sequences] -> key, -1: unmarked
+  Integers lengths;     // [n_sequences], committed tokens; null: all columns are
+  Integers num_drafts;  // row -> number of drafts before it; null: 0
+  Integers drafts;      // [rows], the inputs of rows: the drafts before row i are those of rows i-place+1 to i
+  Integers slots;       // [n_sequences] -> key, -1: unmarked
   const float* temperatures;  // [n_sequences]; null: 1
   int64_t temperature_stride;
   float kappa;

@@ -38,28 +38,28 @@ namespace pybind11::detail {
 
 // Arrays of another type or number of dimensions, and read-only arrays for outputs, raise TypeError.
 template <class T>
-inline bool fits(handle source, ssize_t dimensions, array& found) {
+inline bool fits(handle source, ssize_t dimensions, array& values) {
   using Value = std::remove_const_t<T>;
   if (!array_t<Value, 0>::check_(source)) return false;
-  found = reinterpret_borrow<array>(source);
-  if (found.ndim() != dimensions || !(std::is_const_v<T> || found.writeable())) return false;
+  values = reinterpret_borrow<array>(source);
+  if (values.ndim() != dimensions || !(std::is_const_v<T> || values.writeable())) return false;
   for (ssize_t i = 0; i < dimensions; ++i)
-    if (found.strides(i) % static_cast<ssize_t>(sizeof(Value)) != 0) return false;
+    if (values.strides(i) % static_cast<ssize_t>(sizeof(Value)) != 0) return false;
   return true;
 }
 
 template <class T>
-inline T* data_of(const array& found) {
-  return static_cast<T*>(const_cast<void*>(found.data()));
+inline T* data_of(const array& values) {
+  return static_cast<T*>(const_cast<void*>(values.data()));
 }
 
 template <class T>
 struct type_caster<iet::Row<T>> {
   PYBIND11_TYPE_CASTER(iet::Row<T>, const_name("ndarray"));
   bool load(handle source, bool) {
-    array found;
-    if (!fits<T>(source, 1, found)) return false;
-    value = {data_of<T>(found), found.strides(0) / static_cast<ssize_t>(sizeof(T)), found.shape(0)};
+    array values;
+    if (!fits<T>(source, 1, values)) return false;
+    value = {data_of<T>(values), values.strides(0) / static_cast<ssize_t>(sizeof(T)), values.shape(0)};
     return true;
   }
 };
@@ -68,23 +68,23 @@ template <class T>
 struct type_caster<iet::Matrix<T>> {
   PYBIND11_TYPE_CASTER(iet::Matrix<T>, const_name("ndarray"));
   bool load(handle source, bool) {
-    array found;
-    if (!fits<T>(source, 2, found)) return false;
+    array values;
+    if (!fits<T>(source, 2, values)) return false;
     constexpr ssize_t size = sizeof(T);
-    value = {data_of<T>(found), found.strides(0) / size, found.strides(1) / size, found.shape(0),
-             found.shape(1)};
+    value = {data_of<T>(values), values.strides(0) / size, values.strides(1) / size, values.shape(0),
+             values.shape(1)};
     return true;
   }
 };
 
 template <class T, int Dimensions>
 struct type_caster<iet::Packed<T, Dimensions>> {
-  using Found = iet::Packed<T, Dimensions>;
-  PYBIND11_TYPE_CASTER(Found, const_name("ndarray"));
+  using Result = iet::Packed<T, Dimensions>;
+  PYBIND11_TYPE_CASTER(Result, const_name("ndarray"));
   bool load(handle source, bool) {
-    array found;
-    if (!array_t<T, array::c_style>::check_(source) || !fits<T>(source, Dimensions, found)) return false;
-    value = {data_of<T>(found)};
+    array values;
+    if (!array_t<T, array::c_style>::check_(source) || !fits<T>(source, Dimensions, values)) return false;
+    value = {data_of<T>(values)};
     return true;
   }
 };

@@ -10,9 +10,9 @@ namespace py = pybind11;
 namespace iet {
 
 void bind_foreign(py::module_& m);  // csrc/foreign/bindings.cpp
-void bind_loops_over_texts(py::module_& loops);
-void bind_loops_over_chains(py::module_& loops);
-void bind_loops_over_spans(py::module_& loops);
+void bind_text_loops(py::module_& loops);
+void bind_chain_loops(py::module_& loops);
+void bind_span_loops(py::module_& loops);
 
 namespace {
 
@@ -30,7 +30,7 @@ struct PyKernelParams {
                at<uint32_t>(k_p),
                n_keys,
                {}} {
-    check_marking(vocab, n_gram, params.family);
+    check_params(vocab, n_gram, params.family);
     params.grid = make_grid(vocab);
   }
 };
@@ -79,21 +79,21 @@ std::string isas() {  // supported instruction sets, the best one last
   return names;
 }
 
-int isa_called(const std::string& name) {  // -1: not supported here
+int isa_number(const std::string& name) {  // -1: not supported here
   for (int isa = 0; isa < cpu_isas(); ++isa)
     if (name == cpu_isa_name(isa)) return isa;
   return -1;
 }
 
 bool select_isa(const std::string& name) {
-  const int isa = isa_called(name);
+  const int isa = isa_number(name);
   if (isa >= 0) select_cpu_isa(isa);
   return isa >= 0;
 }
 
 // Addresses of an instruction set's loops, for the test that none is null.
-py::list slots(const std::string& name) {
-  const int isa = isa_called(name);
+py::list loop_addresses(const std::string& name) {
+  const int isa = isa_number(name);
   check(isa >= 0, "unknown instruction set");
   const OwnLoops& own = own_loops(isa);
   const ForeignLoops& foreign = foreign_loops(isa);
@@ -111,7 +111,7 @@ py::list slots(const std::string& name) {
 PYBIND11_MODULE(_cpu, m) {
   using namespace iet;
   m.attr("scheme_version") = kSchemeVersion;
-  py::class_<PyKernelParams>(m, "Marking")
+  py::class_<PyKernelParams>(m, "KernelParams")
       .def(py::init<uint32_t, uint32_t, uint32_t, uintptr_t, int64_t, uintptr_t, uintptr_t, int64_t>())
       .def("embed", &embed_logits)
       .def("score", &score_ids)
@@ -121,10 +121,10 @@ PYBIND11_MODULE(_cpu, m) {
   m.def("isa", [] { return cpu_isa_name(cpu_isa()); });
   m.def("isas", &isas);
   m.def("select_isa", &select_isa);
-  m.def("slots", &slots);
+  m.def("loop_addresses", &loop_addresses);
   bind_foreign(m);
   py::module_ loops = m.def_submodule("loops");
-  bind_loops_over_texts(loops);
-  bind_loops_over_chains(loops);
-  bind_loops_over_spans(loops);
+  bind_text_loops(loops);
+  bind_chain_loops(loops);
+  bind_span_loops(loops);
 }

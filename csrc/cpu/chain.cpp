@@ -1,4 +1,4 @@
-// Vector arithmetic of hidden Markov chains, for the functions of csrc/cpu/loops_over_chains.cpp. Each
+// Vector arithmetic of hidden Markov chains, for the functions of csrc/cpu/chain_loops.cpp. Each
 // operation is rounded by itself and all sums have the same order, so results agree to the bit on every
 // instruction set. Of the standard library only log is used, as in embed.cpp.
 #include "chain.h"
@@ -254,7 +254,8 @@ void two_states(const double* ratios, int64_t columns, int64_t first, int64_t en
         inside[a] = (before * enter + inside[a] * stay) * row[a];
       }
     }
-    if ((b - first) % 8 != 7 && b != end - 1) continue;  // e^40 a block at most: eight of them stay in range
+    // The ratio of a block is at most e^40, so the product of eight is in range.
+    if ((b - first) % 8 != 7 && b != end - 1) continue;
     for (int64_t a = 0; a < columns; ++a) {
       const double total = outside[a] + inside[a];
       log_ratios[a] += log(total);

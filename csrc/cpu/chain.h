@@ -6,7 +6,7 @@
 
 namespace iet {
 
-// Rows of states are padded to a multiple of this, and so many chains are computed at once.
+// Lanes of a vector. Rows of states are padded to a multiple of it, and a ChainBatch has one chain per lane.
 constexpr int64_t kChainLanes = 8;
 
 inline int64_t chain_width(int64_t states) { return (states + kChainLanes - 1) / kChainLanes * kChainLanes; }

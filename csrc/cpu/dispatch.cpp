@@ -43,21 +43,21 @@ int cpu_isa() { return selected; }
 void select_cpu_isa(int isa) { selected = isa; }
 
 bool embed_cpu(const KernelParams& params, const EmbedArgs& args, int num_threads) {
-  const int64_t words = params.n_gram - 1;
+  const int64_t context_len = params.n_gram - 1;
   for (int64_t row = 0; row < args.rows; ++row) {
     const int32_t slot = args.slots[row];
     if (slot < -1 || slot >= params.n_keys) return false;
     if (slot < 0) continue;  // other arguments of unmarked rows are not read
     if (!(args.kappas[row] >= 0 && args.kappas[row] < std::numeric_limits<float>::infinity())) return false;
-    for (int64_t i = 0; i < words; ++i)
-      if (args.contexts[row * words + i] < 0) return false;
+    for (int64_t i = 0; i < context_len; ++i)
+      if (args.contexts[row * context_len + i] < 0) return false;
   }
   const int64_t grain = params.vocab < kGrainLogits ? kGrainLogits / params.vocab : 1;
-  const int64_t room = embed_saved(params);
+  const int64_t saved_size = embed_saved(params);
   const int workers = parallel_workers(args.rows, grain, num_threads);
-  const std::unique_ptr<float[]> saved(new float[static_cast<size_t>(workers * room) + 1]);
+  const std::unique_ptr<float[]> saved(new float[static_cast<size_t>(workers * saved_size) + 1]);
   in_parallel(args.rows, grain, num_threads, [&](int worker, int64_t begin, int64_t end) {
-    loops().embed_rows(params, args, begin, end, saved.get() + worker * room);
+    loops().embed_rows(params, args, begin, end, saved.get() + worker * saved_size);
   });
   return true;
 }

@@ -218,17 +218,17 @@ void embed_row(const KernelParams& params, const Grid& grid, const RoundKeys& ke
 
 // The seed of a row; false if the row is not marked.
 bool row_seed(const KernelParams& params, const EmbedArgs& args, int64_t row, uint64_t& seed) {
-  const int64_t slot = args.slots[row], words = params.n_gram - 1;
+  const int64_t slot = args.slots[row], context_len = params.n_gram - 1;
   if (slot < 0) return false;
-  const int64_t* context = args.contexts + row * words;
+  const int64_t* context = args.contexts + row * context_len;
   uint32_t ids[16];
   bool marked = true;
-  for (int64_t i = 0; i < words; ++i) {
+  for (int64_t i = 0; i < context_len; ++i) {
     marked &= is_marked_id(context[i], params.vocab, params.unmarked, params.n_unmarked);
     ids[i] = static_cast<uint32_t>(context[i]);
   }
   const uint32_t count = args.counts == nullptr ? 0 : static_cast<uint32_t>(args.counts[row]);
-  if (marked) seed = context_seed(params.subkeys + 2 * slot, ids, static_cast<uint32_t>(words), count);
+  if (marked) seed = context_seed(params.subkeys + 2 * slot, ids, static_cast<uint32_t>(context_len), count);
   return marked;
 }
 

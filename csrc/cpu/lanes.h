@@ -275,64 +275,65 @@ struct F32 {
 };
 
 template <class V, class Op>
-inline V each(Op op) {
-  V made;
-  for (unsigned i = 0; i < sizeof made.at / sizeof made.at[0]; ++i) made.at[i] = op(i);
-  return made;
+inline V map_lanes(Op op) {
+  V result;
+  for (unsigned i = 0; i < sizeof result.at / sizeof result.at[0]; ++i) result.at[i] = op(i);
+  return result;
 }
 
 inline U16 load16(const uint16_t* from) {
-  return each<U16>([=](unsigned i) { return from[i]; });
+  return map_lanes<U16>([=](unsigned i) { return from[i]; });
 }
 inline U16 set16(uint16_t x) {
-  return each<U16>([=](unsigned) { return x; });
+  return map_lanes<U16>([=](unsigned) { return x; });
 }
 inline U16 add16(U16 x, U16 y) {
-  return each<U16>([=](unsigned i) { return static_cast<uint16_t>(x.at[i] + y.at[i]); });
+  return map_lanes<U16>([=](unsigned i) { return static_cast<uint16_t>(x.at[i] + y.at[i]); });
 }
 inline U16 low_product(U16 x, U16 y) {
-  return each<U16>([=](unsigned i) { return static_cast<uint16_t>(static_cast<uint32_t>(x.at[i]) * y.at[i]); });
+  return map_lanes<U16>(
+      [=](unsigned i) { return static_cast<uint16_t>(static_cast<uint32_t>(x.at[i]) * y.at[i]); });
 }
 inline U16 high_product(U16 x, U16 y) {
-  return each<U16>([=](unsigned i) { return high_product(x.at[i], y.at[i]); });
+  return map_lanes<U16>([=](unsigned i) { return high_product(x.at[i], y.at[i]); });
 }
 template <int kBits>
 inline U16 fold(U16 x) {
-  return each<U16>([=](unsigned i) { return static_cast<uint16_t>(x.at[i] ^ (x.at[i] >> kBits)); });
+  return map_lanes<U16>([=](unsigned i) { return static_cast<uint16_t>(x.at[i] ^ (x.at[i] >> kBits)); });
 }
 inline U16 add_mod(U16 x, U16 y, U16 m) {
-  return each<U16>([=](unsigned i) { return add_mod(x.at[i], y.at[i], m.at[i]); });
+  return map_lanes<U16>([=](unsigned i) { return add_mod(x.at[i], y.at[i], m.at[i]); });
 }
 inline void store_pairs(uint32_t* to, U16 left, U16 right) {
   for (int i = 0; i < 8; ++i) to[i] = left.at[i] | static_cast<uint32_t>(right.at[i]) << 16;
 }
 
 inline I32 load32(const uint32_t* from) {
-  return each<I32>([=](unsigned i) { return from[i]; });
+  return map_lanes<I32>([=](unsigned i) { return from[i]; });
 }
 inline I32 set32(uint32_t x) {
-  return each<I32>([=](unsigned) { return x; });
+  return map_lanes<I32>([=](unsigned) { return x; });
 }
 inline I32 add32(I32 x, I32 y) {
-  return each<I32>([=](unsigned i) { return x.at[i] + y.at[i]; });
+  return map_lanes<I32>([=](unsigned i) { return x.at[i] + y.at[i]; });
 }
 inline I32 sub32(I32 x, I32 y) {
-  return each<I32>([=](unsigned i) { return x.at[i] - y.at[i]; });
+  return map_lanes<I32>([=](unsigned i) { return x.at[i] - y.at[i]; });
 }
 inline I32 low_product32(I32 x, I32 y) {
-  return each<I32>([=](unsigned i) { return x.at[i] * y.at[i]; });
+  return map_lanes<I32>([=](unsigned i) { return x.at[i] * y.at[i]; });
 }
 inline I32 and32(I32 x, I32 y) {
-  return each<I32>([=](unsigned i) { return x.at[i] & y.at[i]; });
+  return map_lanes<I32>([=](unsigned i) { return x.at[i] & y.at[i]; });
 }
 inline I32 xor32(I32 x, I32 y) {
-  return each<I32>([=](unsigned i) { return x.at[i] ^ y.at[i]; });
+  return map_lanes<I32>([=](unsigned i) { return x.at[i] ^ y.at[i]; });
 }
 inline I32 or32(I32 x, I32 y) {
-  return each<I32>([=](unsigned i) { return x.at[i] | y.at[i]; });
+  return map_lanes<I32>([=](unsigned i) { return x.at[i] | y.at[i]; });
 }
 inline I32 pair_products(I32 pairs, I32 factors) {
-  return each<I32>([=](unsigned i) {
+  return map_lanes<I32>([=](unsigned i) {
     const uint32_t x = pairs.at[i], y = factors.at[i];
     const auto low = [](uint32_t z) { return static_cast<int32_t>(static_cast<int16_t>(z & 0xFFFF)); };
     return static_cast<uint32_t>(low(x) * low(y)) + static_cast<uint32_t>(low(x >> 16) * low(y >> 16));
@@ -340,14 +341,14 @@ inline I32 pair_products(I32 pairs, I32 factors) {
 }
 template <int kBits>
 inline I32 shift_left(I32 x) {
-  return each<I32>([=](unsigned i) { return x.at[i] << kBits; });
+  return map_lanes<I32>([=](unsigned i) { return x.at[i] << kBits; });
 }
 template <int kBits>
 inline I32 shift_right(I32 x) {
-  return each<I32>([=](unsigned i) { return x.at[i] >> kBits; });
+  return map_lanes<I32>([=](unsigned i) { return x.at[i] >> kBits; });
 }
 inline I32 where_less(I32 x, I32 y, I32 then, I32 otherwise) {
-  return each<I32>([=](unsigned i) {
+  return map_lanes<I32>([=](unsigned i) {
     return static_cast<int32_t>(x.at[i]) < static_cast<int32_t>(y.at[i]) ? then.at[i] : otherwise.at[i];
   });
 }
@@ -355,52 +356,52 @@ inline void store32(uint32_t* to, I32 x) {
   for (int i = 0; i < kLanes / 2; ++i) to[i] = x.at[i];
 }
 inline I32 min32(I32 x, I32 y) {
-  return each<I32>([=](unsigned i) { return x.at[i] < y.at[i] ? x.at[i] : y.at[i]; });
+  return map_lanes<I32>([=](unsigned i) { return x.at[i] < y.at[i] ? x.at[i] : y.at[i]; });
 }
 inline I32 or_equal(I32 x, I32 y, I32 z) {
-  return each<I32>([=](unsigned i) { return y.at[i] == z.at[i] ? ~0u : x.at[i]; });
+  return map_lanes<I32>([=](unsigned i) { return y.at[i] == z.at[i] ? ~0u : x.at[i]; });
 }
 inline I32 choose(I32 mask, I32 x, I32 y) {
-  return each<I32>([=](unsigned i) { return ((x.at[i] ^ y.at[i]) & mask.at[i]) ^ y.at[i]; });
+  return map_lanes<I32>([=](unsigned i) { return ((x.at[i] ^ y.at[i]) & mask.at[i]) ^ y.at[i]; });
 }
 inline I32 xor_and(I32 x, I32 y, I32 z) {
-  return each<I32>([=](unsigned i) { return x.at[i] ^ (y.at[i] & z.at[i]); });
+  return map_lanes<I32>([=](unsigned i) { return x.at[i] ^ (y.at[i] & z.at[i]); });
 }
 
 inline F32 set_float(float x) {
-  return each<F32>([=](unsigned) { return x; });
+  return map_lanes<F32>([=](unsigned) { return x; });
 }
 inline F32 to_float(I32 x) {
-  return each<F32>([=](unsigned i) { return static_cast<float>(static_cast<int32_t>(x.at[i])); });
+  return map_lanes<F32>([=](unsigned i) { return static_cast<float>(static_cast<int32_t>(x.at[i])); });
 }
 inline I32 to_int(F32 x) {
-  return each<I32>([=](unsigned i) { return static_cast<uint32_t>(static_cast<int32_t>(x.at[i])); });
+  return map_lanes<I32>([=](unsigned i) { return static_cast<uint32_t>(static_cast<int32_t>(x.at[i])); });
 }
 inline F32 as_float(I32 x) {
-  return each<F32>([=](unsigned i) { return bits_to_float(x.at[i]); });
+  return map_lanes<F32>([=](unsigned i) { return bits_to_float(x.at[i]); });
 }
 inline I32 as_bits(F32 x) {
-  return each<I32>([=](unsigned i) { return float_to_bits(x.at[i]); });
+  return map_lanes<I32>([=](unsigned i) { return float_to_bits(x.at[i]); });
 }
 inline F32 fmul(F32 x, F32 y) {
-  return each<F32>([=](unsigned i) { return fmul(x.at[i], y.at[i]); });
+  return map_lanes<F32>([=](unsigned i) { return fmul(x.at[i], y.at[i]); });
 }
 inline F32 fadd(F32 x, F32 y) {
-  return each<F32>([=](unsigned i) { return fadd(x.at[i], y.at[i]); });
+  return map_lanes<F32>([=](unsigned i) { return fadd(x.at[i], y.at[i]); });
 }
 inline F32 quarter_less(F32 x) {
-  return each<F32>([=](unsigned i) { return fadd(0.25f, -fmul(magnitude(x.at[i]), 0x1p-32f)); });
+  return map_lanes<F32>([=](unsigned i) { return fadd(0.25f, -fmul(magnitude(x.at[i]), 0x1p-32f)); });
 }
 inline I32 nan_mask(F32 x) {
-  return each<I32>([=](unsigned i) { return x.at[i] != x.at[i] ? ~0u : 0u; });
+  return map_lanes<I32>([=](unsigned i) { return x.at[i] != x.at[i] ? ~0u : 0u; });
 }
 
 inline F32 load_floats(const float* from) {
-  return each<F32>([=](unsigned i) { return from[i]; });
+  return map_lanes<F32>([=](unsigned i) { return from[i]; });
 }
 inline void store_floats(float* to, F32 x) { std::memcpy(to, x.at, sizeof x.at); }
 inline I32 widen16(const uint16_t* from) {
-  return each<I32>([=](unsigned i) { return static_cast<uint32_t>(from[i]); });
+  return map_lanes<I32>([=](unsigned i) { return static_cast<uint32_t>(from[i]); });
 }
 inline void narrow16(uint16_t* to, I32 x) {
   for (int i = 0; i < 4; ++i) to[i] = static_cast<uint16_t>(x.at[i]);
@@ -408,7 +409,7 @@ inline void narrow16(uint16_t* to, I32 x) {
 
 #endif
 
-// Without instructions for half: the integer arithmetic of numeric.h in each lane.
+// Without instructions for half: the integer arithmetic of numeric.h in map_lanes lane.
 inline F32 load_halves(const uint16_t* from) {
   const I32 stored = widen16(from);
   const I32 size = shift_left<13>(and32(stored, set32(0x7FFF)));

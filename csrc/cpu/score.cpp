@@ -96,11 +96,11 @@ int64_t marked_run(const KernelParams& params, const int64_t* ids, int64_t j) {
 // ends there. `counts` may be null.
 void prepare_block(const KernelParams& params, const Grid& grid, const int64_t* ids, const int32_t* counts,
                    int64_t first, int64_t end, Block& block) {
-  const uint32_t words = params.n_gram - 1, hash_blocks = words / 2 + 1;
+  const uint32_t context_len = params.n_gram - 1, hash_blocks = context_len / 2 + 1;
   block.first = first;
   block.count = static_cast<int>(end - first < kBlock ? end - first : kBlock);
   int64_t run = marked_run(params, ids, first - 1);
-  uint32_t own[kBlock];
+  uint32_t scored_ids[kBlock];
   for (int i = 0; i < block.count; ++i) {
     const int64_t j = first + i;
     const bool marked = is_marked_id(ids[j], params.vocab, params.unmarked, params.n_unmarked);
@@ -108,20 +108,20 @@ void prepare_block(const KernelParams& params, const Grid& grid, const int64_t* 
     const bool scored = run >= params.n_gram;
     uint32_t context[16] = {};
     if (scored)
-      for (uint32_t w = 0; w < words; ++w) context[w] = static_cast<uint32_t>(ids[j - words + w]);
-    for (uint32_t b = 0; b < hash_blocks; ++b) block.context[b][i] = context_block(context, words, b);
+      for (uint32_t w = 0; w < context_len; ++w) context[w] = static_cast<uint32_t>(ids[j - context_len + w]);
+    for (uint32_t b = 0; b < hash_blocks; ++b) block.context[b][i] = context_block(context, context_len, b);
     if (counts != nullptr)
-      block.context[hash_blocks - 1][i] |= count_bits(words, static_cast<uint32_t>(counts[j]));
-    own[i] = scored ? static_cast<uint32_t>(ids[j]) : 0;
+      block.context[hash_blocks - 1][i] |= count_bits(context_len, static_cast<uint32_t>(counts[j]));
+    scored_ids[i] = scored ? static_cast<uint32_t>(ids[j]) : 0;
     block.mask[i] = scored ? 1.0f : 0.0f;
   }
   // v div b by a reciprocal: b <= 5120 and v < 2^24, so that the quotient in float64 is off by less than 1/b.
   const double reciprocal = 1.0 / grid.b;
   for (int i = 0; i < block.count; ++i) {
     const uint32_t left =
-        static_cast<uint32_t>(static_cast<int32_t>((static_cast<int32_t>(own[i]) + 0.5) * reciprocal));
+        static_cast<uint32_t>(static_cast<int32_t>((static_cast<int32_t>(scored_ids[i]) + 0.5) * reciprocal));
     block.left[i] = static_cast<uint16_t>(left);
-    block.right[i] = static_cast<uint16_t>(own[i] - left * grid.b);
+    block.right[i] = static_cast<uint16_t>(scored_ids[i] - left * grid.b);
   }
 }
 

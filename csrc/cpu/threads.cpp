@@ -26,8 +26,8 @@ struct Pool {
   std::condition_variable work, done;
   int started = 0;          // threads of the pool
   uint64_t generation = 0;  // of the job; a worker takes part in each at most once
-  int wanted = 0;           // workers that the job still takes
-  int running = 0;          // workers at it
+  int wanted = 0;           // workers that may still join the job
+  int running = 0;          // workers that have joined and are not done
 
   ParallelBody body = nullptr;
   void* context = nullptr;
@@ -59,20 +59,20 @@ struct Pool {
 };
 
 // Never destroyed, because its threads wait in it until the process ends.
-std::atomic<Pool*> the_pool{nullptr};
+std::atomic<Pool*> current_pool{nullptr};
 
 Pool& pool() {
-  Pool* current = the_pool.load(std::memory_order_acquire);
+  Pool* current = current_pool.load(std::memory_order_acquire);
   if (current != nullptr) return *current;
 #if !defined(_WIN32)
   // A forked child has a copy of the pool without its threads, and perhaps with a locked mutex, so it makes a
   // new pool. Registered before the first pool exists.
   static std::once_flag once;
-  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { the_pool.store(nullptr); }); });
+  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { current_pool.store(nullptr); }); });
 #endif
-  Pool* made = new Pool;
-  if (the_pool.compare_exchange_strong(current, made)) return *made;
-  delete made;
+  Pool* created = new Pool;
+  if (current_pool.compare_exchange_strong(current, created)) return *created;
+  delete created;
   return *current;
 }
 
@@ -88,10 +88,10 @@ int allowed_cores() {
 
 int default_num_threads() {
   static const int threads = [] {
-    const char* asked = std::getenv("IET_NUM_THREADS");
-    const int number = asked != nullptr ? std::atoi(asked) : 0;  // iet/native/load.py has checked it
-    const int wanted = number > 0 ? number : allowed_cores();
-    return wanted < 1 ? 1 : wanted < kMaxThreads ? wanted : kMaxThreads;
+    const char* setting = std::getenv("IET_NUM_THREADS");
+    const int number = setting != nullptr ? std::atoi(setting) : 0;  // iet/native/load.py has checked it
+    const int count = number > 0 ? number : allowed_cores();
+    return count < 1 ? 1 : count < kMaxThreads ? count : kMaxThreads;
   }();
   return threads;
 }

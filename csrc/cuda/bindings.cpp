@@ -48,13 +48,13 @@ struct PyKernelParams {
                at<uint64_t>(subkeys),
                at<uint32_t>(steps),
                n_keys} {
-    check_marking(vocab, n_gram, params.family);
+    check_params(vocab, n_gram, params.family);
   }
 };
 
 void read_rows(const PyKernelParams& self, uintptr_t stream, int64_t rows, Address sequences,
                int64_t n_sequences, Address tokens, int64_t token_stride, int64_t columns, Address lengths,
-               Address places, Address drafts, Address slots, uintptr_t temperatures,
+               Address num_drafts, Address drafts, Address slots, uintptr_t temperatures,
                int64_t temperature_stride, float kappa, Address row_index, int64_t logits_rows,
                uintptr_t refused, uintptr_t records, uintptr_t counts, Address caller_counts) {
   const CudaRowsArgs args{rows,
@@ -64,7 +64,7 @@ void read_rows(const PyKernelParams& self, uintptr_t stream, int64_t rows, Addre
                           token_stride,
                           columns,
                           integers(lengths),
-                          integers(places),
+                          integers(num_drafts),
                           integers(drafts),
                           integers(slots),
                           at<float>(temperatures),
@@ -140,7 +140,7 @@ PYBIND11_MODULE(_cuda, m) {
   m.def("host_memory", &zeroed_host_memory);
   m.def("permute", &permute_ids);
   m.attr("chunk") = kChunk;
-  py::class_<PyKernelParams>(m, "Marking")
+  py::class_<PyKernelParams>(m, "KernelParams")
       .def(py::init<uint32_t, uint32_t, uint32_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, int64_t>())
       .def("rows", &read_rows)
       .def("embed", &embed_logits)

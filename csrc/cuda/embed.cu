@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   char* const logits = static_cast<char*>(args.logits) + target * args.row_stride;
   const char* const source = static_cast<const char*>(args.source) + target * args.row_stride;
   const uint32_t columns = marked_columns<kFamily>(launch), accesses = columns / kWidth;
-  const bool is_unmarked_row = record.step == kLeftAlone;
+  const bool is_unmarked_row = record.step == kUnmarkedRow;
   if (args.source != args.logits) {  // copy the columns that are not marked
     const uint32_t end = smaller(begin + ids, static_cast<uint32_t>(args.columns));
     const uint32_t unmarked = is_unmarked_row ? begin : begin < columns ? columns : begin;

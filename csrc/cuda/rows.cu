@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const RowsLaunch launch)
   const int64_t i = blockIdx.x, context_len = params.n_gram - 1;
 
   // The row is not marked until all checks have passed. They are equal for all threads, which return together.
-  RowRecord record{0, kLeftAlone, 0.0f};
+  RowRecord record{0, kUnmarkedRow, 0.0f};
   if (thread == 0) {
     args.records[i] = record;
     if (args.counts != nullptr) args.counts[i] = 0;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const RowsLaunch launch)
   const bool slot_is_wrong = slot < 0 || slot >= params.n_keys;
   const bool row_is_wrong = target < 0 || target >= args.logits_rows;
   const bool kappa_is_wrong = !(record.kappa >= 0 && record.kappa <= 0x1.fffffep+127f);
-  const auto refuse = [&](Refused reason) { args.refused[reason] = static_cast<int32_t>(i + 1); };
+  const auto refuse = [&](Refusal reason) { args.refused[reason] = static_cast<int32_t>(i + 1); };
   if (slot_is_wrong || row_is_wrong || kappa_is_wrong) {
     if (thread == 0) refuse(slot_is_wrong ? kRefusedSlot : row_is_wrong ? kRefusedRow : kRefusedTemperature);
     return;
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const RowsLaunch launch)
     const int64_t length = element(args.lengths, at.sequence);
     at.committed = length < args.columns ? length : args.columns;
   }
-  if (args.places.data != nullptr) at.drafts = element(args.places, i);
+  if (args.num_drafts.data != nullptr) at.drafts = element(args.num_drafts, i);
   const int64_t begin = at.committed + at.drafts - context_len;  // of the context
   if (begin < 0) return;
   bool unmarked = false;
@@ -102,9 +102,9 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const RowsLaunch launch)
   }
   if (thread != 0) return;
   if (args.caller_counts.data != nullptr) {
-    const int64_t given = element(args.caller_counts, i);
-    if (given < 0) return refuse(kRefusedCount);
-    count = static_cast<uint32_t>(given);
+    const int64_t caller_count = element(args.caller_counts, i);
+    if (caller_count < 0) return refuse(kRefusedCount);
+    count = static_cast<uint32_t>(caller_count);
   }
   record.seed = context_seed(params.subkeys + 2 * slot, context, static_cast<uint32_t>(context_len), count);
   record.step = params.family == Family::fourier ? params.steps[slot] : 0;

@@ -73,7 +73,7 @@ def segment_log_p(
     lows, highs = -(-starts // grid) * grid, ends // grid * grid
     totals, counts = np.zeros(len(lows)), np.zeros(len(lows), np.int64)
     seen = np.full(len(pairs), -1, np.int32)  # the last segment that a pair was counted in
-    loops.distinct(scores, pairs, lows + firsts, highs + firsts, columns, seen, totals, counts)
+    loops.distinct_sums(scores, pairs, lows + firsts, highs + firsts, columns, seen, totals, counts)
     cells, starts_possible = np.where(grid == 1, 15, 9), lengths // grid + 1
     grids = np.maximum(1, np.frexp((lengths // 8).astype(np.float64))[1])  # the bits of T/8
     choices = cells * starts_possible * grids * float(keys)
@@ -103,7 +103,7 @@ def piece_log_p(
     """
     totals, counts = np.zeros(len(starts)), np.zeros(len(starts), np.int64)
     seen = np.full(len(pairs), -1, np.int32)
-    loops.distinct(scores, pairs, starts, ends, columns, seen, totals, counts)
+    loops.distinct_sums(scores, pairs, starts, ends, columns, seen, totals, counts)
     corrected: Floats = np.minimum(0.0, log_tails(totals, counts, family) + np.log(float(choices)))
     return corrected
 

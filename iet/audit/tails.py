@@ -160,14 +160,14 @@ def _log_normal_tail(u: float) -> float:
 def _binomial_tails(successes: Int64s, trials: Int64s, chance: float) -> Float64s:
     """Return log P(Bin(n, q) >= k), to rounding. O(√n) each."""
     log_p = np.zeros(len(trials))
-    loops.binomial(successes, trials, chance, log_p)
+    loops.binomial_tails(successes, trials, chance, log_p)
     return log_p
 
 
 def _gamma(totals: Float64s, counts: Int64s) -> Float64s:
     """Return the tails of sums of n exponential scores, to rounding: those of a gamma law of shape n."""
     log_p = np.zeros(len(totals))
-    loops.gamma(totals, counts, log_p)
+    loops.gamma_tails(totals, counts, log_p)
     return log_p
 
 

@@ -184,5 +184,5 @@ def _fragments(symbols: UInt64s, fragment: int) -> tuple[Int64s, UInt64s]:
     """Return the ends and hashes of a document's fragments."""
     ends = np.empty(len(symbols) // (fragment // 2) + 1, np.int64)
     hashes = np.empty(len(ends), np.uint64)
-    count = loops.fragments(symbols, fragment // 2, fragment // 2 - 1, ends, hashes)
+    count = loops.hash_fragments(symbols, fragment // 2, fragment // 2 - 1, ends, hashes)
     return ends[:count], hashes[:count]

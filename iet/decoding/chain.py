@@ -144,14 +144,14 @@ def batched_log_likelihood(
     """
     log_likelihood = np.empty((len(ratios), len(mean_segments)))
     lengths = np.full(len(mean_segments), math.nan) if null_segments is None else null_segments
-    loops.likelihoods(ratios, ratios.shape[1], mean_segments, lengths, priors, log_likelihood)
+    loops.log_likelihoods(ratios, ratios.shape[1], mean_segments, lengths, priors, log_likelihood)
     return log_likelihood
 
 
 def prior_of(shares: Float64s, null_prior: float) -> Float64s:
     """Return π [A + 1] of the agents, in proportion to `shares` [A], and of the null state."""
     prior = np.empty(len(shares) + 1)
-    loops.priors(shares, np.array([null_prior], np.float64), 1, prior[None])
+    loops.fill_priors(shares, np.array([null_prior], np.float64), 1, prior[None])
     return prior
 
 

@@ -194,7 +194,7 @@ def fit(
             ratios, length / block, prior, STAGES, null_segment=null_segment
         )
         shares, occupancy = np.empty(columns), gamma.sum(axis=0, dtype=np.float64)
-        fitted_null = loops.shares(gamma, null_posterior, block, start.shares, start.null_prior, shares)
+        fitted_null = loops.set_shares(gamma, null_posterior, block, start.shares, start.null_prior, shares)
         null_share = min(0.99, fitted_null) if null_prior > 0 else 0.0
         if strengths is None and family is not None:
             fitted_strengths = fit_strengths(
@@ -311,7 +311,7 @@ def _guess(
         log_prior, log_strengths = _LOG_PRIOR_NATS, np.log(starts_of(family))
     ratios = block_ratios(sums, weights, grid, family)
     priors = np.empty((len(null_shares) * len(lengths), sums.shape[1] + 1))
-    loops.priors(shares, null_shares, len(lengths), priors)
+    loops.fill_priors(shares, null_shares, len(lengths), priors)
     in_blocks = np.empty((len(null_shares), len(lengths)))
     in_blocks[:] = lengths / block
     joint = batched_log_likelihood(ratios, in_blocks.ravel(), priors)
@@ -359,9 +359,9 @@ def fit_strengths(
     """Return the λ [A] of `fit` from γ [B, A], Σ w·x [B, A] and Σ w [B] of each block."""
     grid, mean, _, variances = _strength_table(family)
     total, tokens = np.zeros(gamma.shape[1]), np.zeros(gamma.shape[1])
-    loops.held_sums(gamma, sums, weights, total, tokens)
+    loops.occupancy_sums(gamma, sums, weights, total, tokens)
     strengths = np.empty(len(total))
-    loops.strengths(
+    loops.set_strengths(
         total, tokens, start, shrinkage, grid, mean, variances, *strength_range(family), strengths
     )
     return strengths
@@ -381,7 +381,7 @@ def block_sums(scores: Scores, weight: Float32s, block: int) -> tuple[Float32s, 
     """Return Σ w·x and Σ w over blocks of `block` tokens, float32 [T / block, A] and [T / block]."""
     count = -(-len(scores) // block)
     sums, weights = np.zeros((count, scores.shape[1]), np.float32), np.zeros(count, np.float32)
-    loops.blocks(scores, weight, block, sums, weights)
+    loops.block_sums(scores, weight, block, sums, weights)
     return sums, weights
 
 
@@ -412,7 +412,7 @@ def block_ratios(sums: Scores, weights: Float32s, strengths: Float64s, family: F
     """
     grid = strengths.reshape(-1, sums.shape[1])
     ratios = np.empty((len(grid), len(sums), sums.shape[1] + 1), np.float32)
-    loops.cut_ratios(sums, weights, grid, offsets_of(grid, family), EXPONENT_LIMIT, ratios)
+    loops.clipped_ratios(sums, weights, grid, offsets_of(grid, family), EXPONENT_LIMIT, ratios)
     np.exp(ratios, out=ratios)
     return ratios[0] if strengths.ndim == 1 else ratios
 

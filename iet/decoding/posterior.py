@@ -267,7 +267,9 @@ def _decode_spans(
             null_gamma[start:end] += np.float32(1 - marked)
     posterior, null_posterior = np.empty(scores.shape, np.float32), np.empty(len(scores), np.float32)
     labels = np.empty(len(scores), np.int32)
-    loops.likeliest(gamma, null_gamma, resolution, allow_unattributed, posterior, null_posterior, labels)
+    loops.most_probable_labels(
+        gamma, null_gamma, resolution, allow_unattributed, posterior, null_posterior, labels
+    )
     longest = max(end - start for start, end in spans)
     run_starts = np.empty(longest // options.min_segment + 2, np.int64)
     offsets = offsets_of(fitted.strengths, family)

@@ -164,7 +164,7 @@ class _Spelling:
     def offsets(self, ids: Int64s, text: str) -> _Offsets | None:
         """Return the offsets of the tokens of `text`, or None if they do not spell it byte for byte."""
         raw, ends = np.frombuffer(text.encode(), dtype=np.uint8), np.empty(len(ids), np.int64)
-        if not loops.spelled(ids, self._starts, self.lengths, self._bytes, raw, ends):
+        if not loops.match_spelling(ids, self._starts, self.lengths, self._bytes, raw, ends):
             return None
         characters = None if text.isascii() else np.cumsum((raw & 0xC0) != 0x80, dtype=np.int64) - 1
         return functools.partial(_spelled_offsets, ends, characters)

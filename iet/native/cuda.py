@@ -60,7 +60,7 @@ class DeviceTable:
         if not marking.unmarked_ids:
             addresses["unmarked_bits"] = addresses["unmarked_chunks"] = 0
         profile = marking.vocab_size, marking.n_gram, marking.code
-        self.marking = module.Marking(*profile, *addresses.values(), len(marking))
+        self.marking = module.KernelParams(*profile, *addresses.values(), len(marking))
 
     def refresh_keys(self, marking: KernelParams) -> None:
         """Queue copies of the keys of a marking on the current stream."""

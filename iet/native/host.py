@@ -151,7 +151,7 @@ def _native(marking: KernelParams) -> Any:
         unmarked = np.array(marking.unmarked_ids, dtype=np.int32)
         words, k_p = marking.subkey_words, marking.k_p.astype(np.uint32)
         assert cpu is not None
-        native = cpu.Marking(
+        native = cpu.KernelParams(
             marking.vocab_size,
             marking.n_gram,
             marking.code,

@@ -124,7 +124,7 @@ compiled: Any = _Missing() if cpu is None else cpu
 """The compiled module, for what has no NumPy fallback."""
 
 loops: Any = _Missing() if cpu is None else cpu.loops
-"""Loops over arrays in C++ (csrc/cpu/loops_over_*.cpp). They check types and dimensions, but no index."""
+"""Loops over arrays in C++ (csrc/cpu/*_loops.cpp). They check types and dimensions, but no index."""
 
 
 def check_environment() -> None:

@@ -97,7 +97,7 @@ def merged_numbers_of(
     """
     merged, repeated = np.full(len(numbers), -1), np.zeros(len(numbers), np.bool_)
     firsts = np.empty((2, int((ends - starts).max(initial=0))), np.int64)
-    loops.merge(numbers, other_numbers, starts, ends, firsts, merged, repeated)
+    loops.merge_numbers(numbers, other_numbers, starts, ends, firsts, merged, repeated)
     return merged, repeated
 
 

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "own.h"
+#include "marks.h"
 
 namespace fuzz {
 
@@ -53,10 +53,10 @@ void try_embed_as(Call& call, DType dtype) {
   const uint32_t vocab = call.wide ? static_cast<uint32_t>(random.number(50000, 140000)) : draw_vocab(random);
   const int64_t rows = call.wide ? random.number(3, 9) : random.number(0, 4), keys = random.number(1, 4);
   const Profile profile = Profile::drawn(random, vocab, keys);
-  const KernelParams& marking = profile.marking;
-  const int64_t words = marking.n_gram - 1;
+  const KernelParams& params = profile.params;
+  const int64_t context_len = params.n_gram - 1;
   Rows<Float> logits = Rows<Float>::drawn(random, rows, vocab + (random.one_in(2) ? 0 : random.number(0, 40)));
-  Array<int64_t> contexts(random, rows * words);
+  Array<int64_t> contexts(random, rows * context_len);
   Array<int32_t> slots(random, rows), counts(random, rows);
   Array<float> kappas(random, rows);
   constexpr float kKappas[] = {0.0f, -0.0f, 0.5f, 1.0f, 2.0f, 5.0f, 1e30f, 1e-30f, 0x1p-149f};
@@ -69,8 +69,8 @@ void try_embed_as(Call& call, DType dtype) {
     counts[row] = counted ? draw_count(random) : 0;
     if (random.one_in(60)) slots[row] = static_cast<int32_t>(random.one_in(2) ? keys : -2), accepted = false;
     if (random.one_in(60)) kappas[row] = random.of(kRefused), accepted = accepted && slots[row] < 0;
-    for (int64_t i = 0; i < words; ++i) {
-      int64_t& id = contexts[row * words + i] = random.number(0, vocab - 1);
+    for (int64_t i = 0; i < context_len; ++i) {
+      int64_t& id = contexts[row * context_len + i] = random.number(0, vocab - 1);
       if (random.one_in(200)) id = draw_id(random, vocab);
       accepted = accepted && (id >= 0 || slots[row] < 0);
     }
@@ -89,29 +89,30 @@ void try_embed_as(Call& call, DType dtype) {
                           slots.data(),
                           kappas.data(),
                           counted ? counts.data() : nullptr};
-  const bool done = embed_cpu(marking, args, call.threads());
+  const bool done = embed_cpu(params, args, call.threads());
   ++call.calls;
   call.expect(done == accepted, "embed's refusal");
 
   bool same = true;
   for (int64_t row = 0; row < rows && accepted; ++row) {
     bool marked = slots[row] >= 0;
-    for (int64_t i = 0; i < words && marked; ++i) marked = profile.marked(contexts[row * words + i]);
+    for (int64_t i = 0; i < context_len && marked; ++i)
+      marked = profile.marked(contexts[row * context_len + i]);
     if (!marked) continue;
-    const uint64_t seed = seed_of(marking, slots[row], contexts.data() + row * words, counts[row]);
-    const uint32_t step = phase_step(marking.k_p[slots[row]], vocab);
-    const bool gumbel = marking.family == Family::gumbel;
+    const uint64_t seed = seed_of(params, slots[row], contexts.data() + row * context_len, counts[row]);
+    const uint32_t step = phase_step(params.k_p[slots[row]], vocab);
+    const bool gumbel = params.family == Family::gumbel;
     for (int64_t v = 0; v < (gumbel ? logits.columns : vocab); ++v) {
       if (!gumbel && !profile.marked(v)) continue;
       const uint32_t id = static_cast<uint32_t>(v);
       const uint32_t hash = noise_hash(noise_word(seed, id), static_cast<uint32_t>(seed >> 32));
       const float shift = gumbel ? gumbel_noise(uniform_numerator(hash))
-                                 : phi_fourier(permute(id, RoundKeys(seed), marking.grid), step);
+                                 : phi_fourier(permute(id, RoundKeys(seed), params.grid), step);
       Storage& value = logits.at(expected, row, v);
-      const float wanted = marked_logit(Float::load(value), kappas[row], shift);
-      Storage& found = logits.at(logits.values, row, v);
-      value = Float::store(wanted);
-      if (wanted != wanted && std::isnan(Float::load(found))) value = found;  // any NaN will do
+      const float marked_value = marked_logit(Float::load(value), kappas[row], shift);
+      Storage& actual = logits.at(logits.values, row, v);
+      value = Float::store(marked_value);
+      if (marked_value != marked_value && std::isnan(Float::load(actual))) value = actual;  // any NaN will do
     }
   }
   for (int64_t i = 0; i < expected.size(); ++i) same = same && same_bits(expected[i], logits.values[i]);

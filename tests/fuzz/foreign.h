@@ -3,7 +3,7 @@
 #pragma once
 
 #include "../../csrc/foreign/schemes.h"
-#include "own.h"
+#include "marks.h"
 
 namespace fuzz {
 
@@ -19,7 +19,7 @@ inline void try_engine_gumbel(Call& call) {
   for (uint32_t& word : words) word = static_cast<uint32_t>(random.word() >> random.number(32, 63));
   for (bool& one : scored) one = !random.one_in(5);
   for (uint64_t& key : engine_keys) key = random.word() >> random.number(0, 63);
-  Array<float> scores(random, tokens * keys), again(random, tokens * keys);
+  Array<float> scores(random, tokens * keys), second(random, tokens * keys);
   EngineGumbelArgs args{prf,    words.data(),       width, scored.data(),
                         tokens, engine_keys.data(), keys,  scores.data()};
   engine_gumbel_cpu(args, call.threads());
@@ -27,17 +27,17 @@ inline void try_engine_gumbel(Call& call) {
   bool same = true;
   for (int64_t n = 0; n < 4 && tokens * keys > 0; ++n) {
     const int64_t j = random.number(0, tokens - 1), k = random.number(0, keys - 1);
-    float alone;
-    engine_gumbel_cpu({prf, words.data() + j, width, scored.data() + j, 1, engine_keys.data() + k, 1, &alone},
+    float score;
+    engine_gumbel_cpu({prf, words.data() + j, width, scored.data() + j, 1, engine_keys.data() + k, 1, &score},
                       1);
-    same = same && float_to_bits(alone) == float_to_bits(scores[j * keys + k]);
+    same = same && float_to_bits(score) == float_to_bits(scores[j * keys + k]);
     ++call.calls;
   }
-  args.scores = again.data();
+  args.scores = second.data();
   engine_gumbel_cpu(args, 1);
   call.calls += 2;
   for (int64_t i = 0; i < scores.size(); ++i)
-    same = same && float_to_bits(scores[i]) == float_to_bits(again[i]);
+    same = same && float_to_bits(scores[i]) == float_to_bits(second[i]);
   call.expect(same, "engine_gumbel");
   if (call.sample)
     Line("engine_gumbel")

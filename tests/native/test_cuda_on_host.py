@@ -41,10 +41,10 @@ def embed_(module: Any, logits: Any, contexts: Any, slots: Any, keys: KeyTable, 
 
 def test_rejects_unknown_family_codes(module: Any) -> None:
     for family in FAMILIES.values():
-        module.Marking(300, 2, family.code, 0, 0, 0, 0, 0)
+        module.KernelParams(300, 2, family.code, 0, 0, 0, 0, 0)
     for code in (1, 3):
         with pytest.raises(ValueError, match="unknown family"):
-            module.Marking(300, 2, code, 0, 0, 0, 0, 0)
+            module.KernelParams(300, 2, code, 0, 0, 0, 0, 0)
 
 
 def test_runtime_errors_are_raised_as_iet_errors(module: Any) -> None:

@@ -107,21 +107,21 @@ def test_load_reports_compiler_or_absence(monkeypatch: pytest.MonkeyPatch) -> No
 
 @compiled
 def test_instruction_sets_have_their_own_loops() -> None:
-    slots = [native.cpu.slots(isa) for isa in ISAS]
+    slots = [native.cpu.loop_addresses(isa) for isa in ISAS]
     addresses = [address for isa in slots for address in isa]
     assert all(addresses)
     assert len(set(addresses)) == len(addresses)
     with pytest.raises(ValueError, match="unknown"):
-        native.cpu.slots("mmx")
+        native.cpu.loop_addresses("mmx")
 
 
 @compiled
 def test_rejects_unknown_family_codes() -> None:
     for family in FAMILIES.values():
-        native.cpu.Marking(300, 2, family.code, 0, 0, 0, 0, 0)
+        native.cpu.KernelParams(300, 2, family.code, 0, 0, 0, 0, 0)
     for code in (1, 3):
         with pytest.raises(ValueError, match="unknown family"):
-            native.cpu.Marking(300, 2, code, 0, 0, 0, 0, 0)
+            native.cpu.KernelParams(300, 2, code, 0, 0, 0, 0, 0)
 
 
 @compiled

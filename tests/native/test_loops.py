@@ -74,7 +74,7 @@ def _number_texts(draw: Draw, turn: int) -> tuple[Any, ...]:
     return ids, scored, FACTORS[: 3 - back], back, STARTS, ENDS, slots, numbers, np.zeros(TOKENS, np.bool_)
 
 
-def _merged(draw: Draw, turn: int) -> tuple[Any, ...]:
+def _merge_numbers(draw: Draw, turn: int) -> tuple[Any, ...]:
     numbers, other_numbers = np.full((2, TOKENS), -1)
     for start, end in zip(STARTS.tolist(), ENDS.tolist(), strict=True):
         for array, limit in ((numbers, 30), (other_numbers, 50)):
@@ -104,7 +104,7 @@ def _share_intervals(draw: Draw, turn: int) -> tuple[Any, ...]:
     )
 
 
-def _distinct(draw: Draw, turn: int) -> tuple[Any, ...]:
+def _distinct_sums(draw: Draw, turn: int) -> tuple[Any, ...]:
     starts, ends = _spans(draw)
     seen, columns = np.full(TOKENS, -1, np.int32), draw.integers(0, AGENTS, 9)
     return _scores(draw, turn), _pairs(draw), starts, ends, columns, seen, np.zeros(9), np.zeros(9, np.int64)
@@ -115,7 +115,7 @@ def _binomial(draw: Draw, turn: int) -> tuple[Any, ...]:
     return draw.integers(-2, trials + 3), trials, (0.5, 0.03)[turn % 2], np.zeros(40)
 
 
-def _likeliest(draw: Draw, turn: int) -> tuple[Any, ...]:
+def _most_probable_labels(draw: Draw, turn: int) -> tuple[Any, ...]:
     posterior, null_posterior = np.empty((TOKENS, AGENTS), np.float32), np.empty(TOKENS, np.float32)
     return (
         *_posterior(draw),
@@ -133,7 +133,7 @@ def _log_ratios(draw: Draw, turn: int) -> tuple[Any, ...]:
     return _scores(draw, turn), _weights(draw), strengths, strengths**2 / 3, turn % 2 == 0, ratios
 
 
-def _cut_ratios(draw: Draw, turn: int) -> tuple[Any, ...]:
+def _clipped_ratios(draw: Draw, turn: int) -> tuple[Any, ...]:
     strengths = draw.uniform(0.1, 2, (4, AGENTS))
     ratios = np.empty((4, TOKENS, AGENTS + 1), np.float32)
     scores = _scores(draw, turn)
@@ -141,13 +141,13 @@ def _cut_ratios(draw: Draw, turn: int) -> tuple[Any, ...]:
     return scores, _weights(draw), strengths, strengths**2 / 3, 0.7, ratios
 
 
-def _held_sums(draw: Draw, turn: int) -> tuple[Any, ...]:
+def _occupancy_sums(draw: Draw, turn: int) -> tuple[Any, ...]:
     gamma, kind = _posterior(draw)[0], ("<f4", "<f8")[turn % 2]
     total, tokens = np.zeros(AGENTS), np.zeros(AGENTS)
     return gamma.astype(kind), _scores(draw, turn), _weights(draw).astype(kind), total, tokens
 
 
-def _blocks(draw: Draw, turn: int) -> tuple[Any, ...]:
+def _block_sums(draw: Draw, turn: int) -> tuple[Any, ...]:
     block = 4 + turn
     count = -(-TOKENS // block)
     sums, weights = np.zeros((count, AGENTS), np.float32), np.zeros(count, np.float32)
@@ -270,7 +270,7 @@ def _margin(draw: Draw, turn: int) -> tuple[Any, ...]:
     return _scores(draw, turn)[:, : 1 + turn % AGENTS], np.empty(TOKENS)
 
 
-def _spelled(draw: Draw, turn: int) -> tuple[Any, ...]:
+def _match_spelling(draw: Draw, turn: int) -> tuple[Any, ...]:
     """Tokens of 1 to 3 letters, and of none at last; one letter is another in every third text."""
     lengths = np.append(draw.integers(1, 4, 40), 0)
     starts, letters = np.cumsum(lengths) - lengths, draw.integers(97, 100, lengths.sum()).astype(np.uint8)
@@ -312,39 +312,39 @@ def _count_fragments(draw: Draw, turn: int) -> tuple[Any, ...]:
 DRAWN: dict[str, Callable[[Draw, int], tuple[Any, ...]]] = {
     "number_pairs": _number_pairs,
     "number_texts": _number_texts,
-    "repeats": lambda draw, turn: (_pairs(draw), np.zeros(TOKENS, np.bool_)),
+    "mark_repeats": lambda draw, turn: (_pairs(draw), np.zeros(TOKENS, np.bool_)),
     "times_before": _times_before,
-    "merge": _merged,
+    "merge_numbers": _merge_numbers,
     "far_sources": _far_sources,
     "fresh_weights": _fresh_weights,
     "shared_weights": _shared_weights,
     "counted_sums": _counted_sums,
-    "blocks": _blocks,
+    "block_sums": _block_sums,
     "log_ratios": _log_ratios,
-    "cut_ratios": _cut_ratios,
-    "held_sums": _held_sums,
-    "likeliest": _likeliest,
+    "clipped_ratios": _clipped_ratios,
+    "occupancy_sums": _occupancy_sums,
+    "most_probable_labels": _most_probable_labels,
     "place_boundaries": _boundaries,
     "absorb_short_runs": _absorb_short_runs,
     "share_intervals": _share_intervals,
-    "distinct": _distinct,
-    "binomial": _binomial,
-    "gamma": _gamma,
+    "distinct_sums": _distinct_sums,
+    "binomial_tails": _binomial,
+    "gamma_tails": _gamma,
     "posteriors": _posteriors,
-    "likelihoods": _likelihoods,
+    "log_likelihoods": _likelihoods,
     "two_states": _two_states,
     "longest_repeat": lambda draw, turn: (_pairs(draw),),
-    "priors": _priors,
+    "fill_priors": _priors,
     "mean_start": _mean_start,
     "mean_length": _mean_length,
-    "shares": _shares,
-    "strengths": _strengths,
+    "set_shares": _shares,
+    "set_strengths": _strengths,
     "windows": _windows,
     "margin": _margin,
-    "spelled": _spelled,
+    "match_spelling": _match_spelling,
     "column_summary": _column_summary,
     "leads": _leads,
-    "fragments": _fragments,
+    "hash_fragments": _fragments,
     "count_fragments": _count_fragments,
 }
 
@@ -376,7 +376,7 @@ def test_loops_equal_their_twins(name: str) -> None:
     assert changed >= 12 or name in READING  # the draws give it something to do
 
 
-@pytest.mark.parametrize("name", ["likelihoods", "posteriors", "two_states"])
+@pytest.mark.parametrize("name", ["log_likelihoods", "posteriors", "two_states"])
 def test_instruction_sets_agree(name: str) -> None:
     results, native = list[Any](), getattr(load.cpu.loops, name)
     for _ in each_isa():

@@ -17,7 +17,7 @@ _LOW, _HIGH = 2.0**-20, 2.0**20
 
 
 @twin
-def priors(shares: Float64s, null_rates: Float64s, repeats: int, priors: Float64s) -> None:
+def fill_priors(shares: Float64s, null_rates: Float64s, repeats: int, priors: Float64s) -> None:
     """Fill `priors` [N·repeats, A + 1] from shares [A] and null rates [N], each used `repeats` times."""
     agents, assigned = len(shares), 0.0
     for i in range(agents):
@@ -155,7 +155,7 @@ def posteriors(
 
 
 @twin
-def likelihoods(
+def log_likelihoods(
     ratios: Float32s,
     tokens: int,
     mean_segments: Float64s,

@@ -13,7 +13,7 @@ from tests.oracle import twin
 
 
 @twin
-def binomial(successes: Int64s, trials: Int64s, chance: float, log_p: Float64s) -> None:
+def binomial_tails(successes: Int64s, trials: Int64s, chance: float, log_p: Float64s) -> None:
     for i in range(len(trials)):
         count, k, q = trials[i], successes[i], chance
         if k <= 0:
@@ -40,7 +40,7 @@ def binomial(successes: Int64s, trials: Int64s, chance: float, log_p: Float64s) 
 
 
 @twin
-def gamma(totals: Float64s, counts: Int64s, log_p: Float64s) -> None:
+def gamma_tails(totals: Float64s, counts: Int64s, log_p: Float64s) -> None:
     # P(Σ x >= s) is the probability of fewer than n arrivals up to time s: Σ_{k < n} e^-s s^k / k!.
     for i in range(len(totals)):
         count, total = counts[i], totals[i]
@@ -65,7 +65,7 @@ def gamma(totals: Float64s, counts: Int64s, log_p: Float64s) -> None:
 
 
 @twin
-def distinct(
+def distinct_sums(
     scores: Scores,
     pairs: Int64s,
     lows: Int64s,

@@ -19,7 +19,7 @@ _BY_CHANCE, _MOST_ALIKE = 2.0, 1000.0
 
 
 @twin
-def held_sums(
+def occupancy_sums(
     gamma: Scores,
     sums: Scores,
     weights: Scores,
@@ -35,7 +35,7 @@ def held_sums(
 
 
 @twin
-def blocks(x: Scores, weight: Float32s, block: int, sums: Float32s, weights: Float32s) -> None:
+def block_sums(x: Scores, weight: Float32s, block: int, sums: Float32s, weights: Float32s) -> None:
     for b in range(len(weights)):
         for t in range(b * block, min(b * block + block, len(x))):
             if weight[t] > 0:
@@ -57,7 +57,7 @@ def log_ratios(
 
 
 @twin
-def cut_ratios(
+def clipped_ratios(
     sums: Scores, weights: Float32s, strengths: Float64s, offsets: Float64s, limit: float, ratios: Float32s
 ) -> None:
     # Log ratios of blocks, at most the limit on either side, and 0 for the null state.
@@ -124,7 +124,7 @@ def mean_length(
 
 
 @twin
-def shares(
+def set_shares(
     gamma: Float32s,
     null_posterior: Float32s,
     block: int,
@@ -168,7 +168,7 @@ def interpolated(x: float, xs: Float64s, ys: Float64s) -> Any:
 
 
 @twin
-def strengths(
+def set_strengths(
     total: Float64s,
     tokens: Float64s,
     start: float,

@@ -35,7 +35,7 @@ def number_texts(
         number_pairs(
             ids[start : end - back], scored[inside], factors, np.uint64(64 - bits), table, numbers[inside]
         )
-        repeats(numbers[start:end], repeated[start:end])
+        mark_repeats(numbers[start:end], repeated[start:end])
 
 
 @twin
@@ -51,7 +51,7 @@ def times_before(numbers: Int64s, starts: Int64s, ends: Int64s, counts: Int32s, 
 
 
 @twin
-def merge(
+def merge_numbers(
     numbers: Int64s,
     other_numbers: Int64s,
     starts: Int64s,
@@ -80,7 +80,7 @@ def merge(
 
 
 @twin
-def repeats(pairs: Int64s, repeated: Bools) -> None:
+def mark_repeats(pairs: Int64s, repeated: Bools) -> None:
     """Fill `repeated` as `repeats` does, of one of many texts."""
     count = 0
     for t in range(len(pairs)):

@@ -45,7 +45,7 @@ def absorb_short_runs(
 
 
 @twin
-def likeliest(
+def most_probable_labels(
     gamma: Float32s,
     remainder: Float32s,
     resolution: int,

@@ -16,7 +16,7 @@ _CERTAIN = 1e-3  # tokens below this error probability lower the low end by thei
 
 
 @twin
-def spelled(
+def match_spelling(
     ids: Int64s, starts: Int64s, lengths: Int64s, spelling: UInt8s, raw: UInt8s, ends: Int64s
 ) -> bool:
     at = 0

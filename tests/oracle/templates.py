@@ -11,7 +11,7 @@ from tests.oracle import twin
 
 
 @twin
-def fragments(symbols: UInt64s, shortest: int, mask: np.uint64, ends: Int64s, hashes: UInt64s) -> int:
+def hash_fragments(symbols: UInt64s, shortest: int, mask: np.uint64, ends: Int64s, hashes: UInt64s) -> int:
     # `near` is of the last nine symbols, as far as it is looked at, `fragment_hash` of the fragment so far.
     factor, second_factor = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
     near = np.uint64(0)

@@ -44,7 +44,7 @@ void number_pairs(Integers ids, Bools scored, Row<const uint64_t> factors, uint6
   }
 }
 
-void repeats(Integers pairs, Row<bool> repeated) {
+void mark_repeats(Integers pairs, Row<bool> repeated) {
   int64_t count = 0;
   for (int64_t t = 0; t < pairs.size; ++t) {
     repeated[t] = 0 <= pairs[t] && pairs[t] < count;
@@ -63,8 +63,8 @@ void number_texts(Integers ids, Bools scored, Row<const uint64_t> factors, int64
     for (int64_t i = 0; i < used_slots.size; ++i) used_slots[i] = -1;
     number_pairs(ids.from(start, end - back), scored.from(start + back, end), factors, 64 - bits, used_slots,
                  numbers.from(start + back, end));
-    repeats(Integers{numbers.data + start * numbers.stride, numbers.stride, end - start},
-            repeated.from(start, end));
+    mark_repeats(Integers{numbers.data + start * numbers.stride, numbers.stride, end - start},
+                 repeated.from(start, end));
   }
 }
 
@@ -77,18 +77,18 @@ void times_before(Integers numbers, Integers starts, Integers ends, Row<int32_t>
   }
 }
 
-void merge(Integers numbers, Integers others, Integers starts, Integers ends, Matrix<int64_t> firsts,
-           Row<int64_t> merged, Row<bool> repeated) {
+void merge_numbers(Integers numbers, Integers others, Integers starts, Integers ends, Matrix<int64_t> firsts,
+                   Row<int64_t> merged, Row<bool> repeated) {
   for (int64_t d = 0; d < starts.size; ++d) {
     for (int64_t i = 0; i < ends[d] - starts[d]; ++i) firsts(0, i) = firsts(1, i) = -1;
     int64_t count = 0;
     for (int64_t t = starts[d]; t < ends[d]; ++t) {
       if (numbers[t] < 0) continue;
-      int64_t& one = firsts(0, numbers[t]);
-      int64_t& other = firsts(1, others[t]);
-      if (one < 0) one = t;
-      if (other < 0) other = t;
-      const int64_t first = std::min({t, one, other});
+      int64_t& first_of_number = firsts(0, numbers[t]);
+      int64_t& first_of_other = firsts(1, others[t]);
+      if (first_of_number < 0) first_of_number = t;
+      if (first_of_other < 0) first_of_other = t;
+      const int64_t first = std::min({t, first_of_number, first_of_other});
       repeated[t] = first < t;
       merged[t] = first == t ? count++ : merged[first];
     }
@@ -165,7 +165,8 @@ void counted_sums(Matrix<const X> x, Bools counted, Integers starts, Integers en
 // ---------------------------------------------------------------- iet/decoding/fit.py
 
 template <class X>
-void blocks(Matrix<const X> x, Row<const float> weight, int64_t block, Matrix<float> sums, Row<float> weights) {
+void block_sums(Matrix<const X> x, Row<const float> weight, int64_t block, Matrix<float> sums,
+                Row<float> weights) {
   for (int64_t b = 0; b < weights.size; ++b)
     for (int64_t t = b * block; t < std::min(b * block + block, x.rows); ++t) {
       if (!(weight[t] > 0)) continue;
@@ -180,15 +181,15 @@ void log_ratios(Matrix<const X> x, Row<const float> weights, Matrix<const double
   float* out = ratios.data;
   for (int64_t s = 0; s < strengths.rows; ++s)
     for (int64_t t = 0; t < x.rows; ++t) {
-      const double weight = weights[t], once = of_blocks ? 1.0 : weight;
+      const double weight = weights[t], score_weight = of_blocks ? 1.0 : weight;
       for (int64_t a = 0; a < x.columns; ++a)
-        *out++ = static_cast<float>(once * strengths(s, a) * x(t, a) - weight * offsets(s, a));
+        *out++ = static_cast<float>(score_weight * strengths(s, a) * x(t, a) - weight * offsets(s, a));
     }
 }
 
 template <class X>
-void cut_ratios(Matrix<const X> x, Row<const float> weights, Matrix<const double> strengths,
-                Matrix<const double> offsets, double limit, Packed<float, 3> ratios) {
+void clipped_ratios(Matrix<const X> x, Row<const float> weights, Matrix<const double> strengths,
+                    Matrix<const double> offsets, double limit, Packed<float, 3> ratios) {
   float* out = ratios.data;
   for (int64_t s = 0; s < strengths.rows; ++s)
     for (int64_t t = 0; t < x.rows; ++t) {
@@ -202,8 +203,8 @@ void cut_ratios(Matrix<const X> x, Row<const float> weights, Matrix<const double
 }
 
 template <class X>
-void held_sums(Matrix<const X> gamma, Matrix<const X> sums, Row<const X> weights, Row<double> total,
-               Row<double> tokens) {
+void occupancy_sums(Matrix<const X> gamma, Matrix<const X> sums, Row<const X> weights, Row<double> total,
+                    Row<double> tokens) {
   for (int64_t b = 0; b < gamma.rows; ++b)
     for (int64_t a = 0; a < gamma.columns; ++a) {
       const double occupancy = gamma(b, a);
@@ -214,9 +215,9 @@ void held_sums(Matrix<const X> gamma, Matrix<const X> sums, Row<const X> weights
 
 // ---------------------------------------------------------------- iet/decoding/posterior.py
 
-void likeliest(Matrix<const float> gamma, Row<const float> null_gamma, int64_t resolution,
-               bool allow_unattributed, Matrix<float> posterior, Row<float> null_posterior,
-               Row<int32_t> labels) {
+void most_probable_labels(Matrix<const float> gamma, Row<const float> null_gamma, int64_t resolution,
+                          bool allow_unattributed, Matrix<float> posterior, Row<float> null_posterior,
+                          Row<int32_t> labels) {
   for (int64_t t = 0; t < labels.size; ++t) {
     const int64_t pool = t / resolution;
     int64_t best = 0;
@@ -326,8 +327,8 @@ void margin(Matrix<const X> f, Row<double> z) {
 // ---------------------------------------------------------------- iet/audit/evidence.py, iet/audit/tails.py
 
 template <class X>
-void distinct(Matrix<const X> scores, Integers pairs, Integers lows, Integers highs, Integers columns,
-              Row<int32_t> seen, Row<double> totals, Row<int64_t> counts) {
+void distinct_sums(Matrix<const X> scores, Integers pairs, Integers lows, Integers highs, Integers columns,
+                   Row<int32_t> seen, Row<double> totals, Row<int64_t> counts) {
   for (int64_t i = 0; i < lows.size; ++i)
     for (int64_t t = lows[i]; t < highs[i]; ++t) {
       const int64_t pair = pairs[t];
@@ -343,7 +344,7 @@ double log_of(double value, bool complement) {
   return std::min(0.0, complement ? std::log1p(-std::exp(std::min(value, -1e-16))) : value);
 }
 
-void binomial(Integers successes, Integers trials, double chance, Row<double> log_p) {
+void binomial_tails(Integers successes, Integers trials, double chance, Row<double> log_p) {
   for (int64_t i = 0; i < trials.size; ++i) {
     const int64_t count = trials[i];
     int64_t k = successes[i];
@@ -368,7 +369,7 @@ void binomial(Integers successes, Integers trials, double chance, Row<double> lo
   }
 }
 
-void gamma(Row<const double> totals, Integers counts, Row<double> log_p) {
+void gamma_tails(Row<const double> totals, Integers counts, Row<double> log_p) {
   for (int64_t i = 0; i < totals.size; ++i) {
     const int64_t count = counts[i];
     const double total = totals[i];
@@ -391,22 +392,22 @@ void gamma(Row<const double> totals, Integers counts, Row<double> log_p) {
 
 // Ends and hashes of the fragments of a document; returns their number. A fragment ends after `shortest`
 // symbols or more if the bits `mask` of a hash of the last nine symbols are 0.
-int64_t fragments(Row<const uint64_t> symbols, int64_t shortest, uint64_t mask, Row<int64_t> ends,
-                  Row<uint64_t> hashes) {
-  constexpr uint64_t kFactor = 0x9E3779B97F4A7C15, kOther = 0xD6E8FEB86659FD93;
-  uint64_t near = 0, whole = 1;  // hashes of the last symbols and of the fragment so far
+int64_t hash_fragments(Row<const uint64_t> symbols, int64_t shortest, uint64_t mask, Row<int64_t> ends,
+                       Row<uint64_t> hashes) {
+  constexpr uint64_t kFactor = 0x9E3779B97F4A7C15, kMixer = 0xD6E8FEB86659FD93;
+  uint64_t recent = 0, fragment = 1;  // hashes of the last symbols and of the fragment so far
   int64_t count = 0, start = 0;
   for (int64_t t = 0; t < symbols.size; ++t) {
     uint64_t mixed = (symbols[t] + 1) * kFactor;
     mixed ^= mixed >> 32;
-    mixed *= kOther;
-    near = (near << 4) + (mixed >> 8);
-    whole = (whole ^ mixed) * kFactor;
-    whole ^= whole >> 29;
-    if (t + 1 < symbols.size && (t + 1 - start < shortest || ((near >> 32) & mask) != 0)) continue;
+    mixed *= kMixer;
+    recent = (recent << 4) + (mixed >> 8);
+    fragment = (fragment ^ mixed) * kFactor;
+    fragment ^= fragment >> 29;
+    if (t + 1 < symbols.size && (t + 1 - start < shortest || ((recent >> 32) & mask) != 0)) continue;
     start = ends[count] = t + 1;
-    hashes[count++] = std::max<uint64_t>(whole, 1);  // 0 marks an empty slot
-    whole = 1;
+    hashes[count++] = std::max<uint64_t>(fragment, 1);  // 0 marks an empty slot
+    fragment = 1;
   }
   return count;
 }
@@ -429,24 +430,24 @@ void count_fragments(Row<const uint64_t> fragments, int64_t document, Row<uint64
 
 }  // namespace
 
-void bind_loops_over_texts(py::module_& loops) {
+void bind_text_loops(py::module_& loops) {
   const auto add = [&](const char* name, auto function) {
     loops.def(name, function, py::call_guard<py::gil_scoped_release>());
   };
   add("number_pairs", &number_pairs);
   add("number_texts", &number_texts);
-  add("repeats", &repeats);
+  add("mark_repeats", &mark_repeats);
   add("times_before", &times_before);
-  add("merge", &merge);
+  add("merge_numbers", &merge_numbers);
   add("longest_repeat", &longest_repeat);
   add("far_sources", &far_sources);
   add("fresh_weights", &fresh_weights);
   add("shared_weights", &shared_weights);
-  add("likeliest", &likeliest);
+  add("most_probable_labels", &most_probable_labels);
   add("absorb_short_runs", &absorb_short_runs);
-  add("binomial", &binomial);
-  add("gamma", &gamma);
-  add("fragments", &fragments);
+  add("binomial_tails", &binomial_tails);
+  add("gamma_tails", &gamma_tails);
+  add("hash_fragments", &hash_fragments);
   add("count_fragments", &count_fragments);
   // Scores come in both precisions.
   add("windows", &windows<float>);
@@ -457,16 +458,16 @@ void bind_loops_over_texts(py::module_& loops) {
   add("log_ratios", &log_ratios<double>);
   add("counted_sums", &counted_sums<float>);
   add("counted_sums", &counted_sums<double>);
-  add("blocks", &blocks<float>);
-  add("blocks", &blocks<double>);
-  add("cut_ratios", &cut_ratios<float>);
-  add("cut_ratios", &cut_ratios<double>);
-  add("held_sums", &held_sums<float>);
-  add("held_sums", &held_sums<double>);
+  add("block_sums", &block_sums<float>);
+  add("block_sums", &block_sums<double>);
+  add("clipped_ratios", &clipped_ratios<float>);
+  add("clipped_ratios", &clipped_ratios<double>);
+  add("occupancy_sums", &occupancy_sums<float>);
+  add("occupancy_sums", &occupancy_sums<double>);
   add("place_boundaries", &place_boundaries<float>);
   add("place_boundaries", &place_boundaries<double>);
-  add("distinct", &distinct<float>);
-  add("distinct", &distinct<double>);
+  add("distinct_sums", &distinct_sums<float>);
+  add("distinct_sums", &distinct_sums<double>);
 }
 
 }  // namespace iet

@@ -19,8 +19,8 @@ struct Call {
   uint64_t calls = 0, faults = 0;
 
   int threads() { return wide ? static_cast<int>(random.number(2, 5)) : static_cast<int>(random.number(0, 3)); }
-  void expect(bool held, const char* what) {
-    if (held) return;
+  void expect(bool passed, const char* what) {
+    if (passed) return;
     ++faults;
     std::fprintf(stderr, "%s: not what one at a time gives\n", what);
   }
@@ -35,7 +35,7 @@ inline uint32_t draw_vocab(Random& random) {
 }
 
 struct Profile {
-  KernelParams marking;
+  KernelParams params;
   Array<int32_t> unmarked;
   Array<uint64_t> subkeys;
   Array<uint32_t> k_p;
@@ -52,9 +52,9 @@ struct Profile {
     for (uint32_t& frequency : k_p) frequency = static_cast<uint32_t>(random.number(1, most));
     const uint32_t n_gram =
         static_cast<uint32_t>(random.one_in(2) ? random.number(2, 5) : random.number(2, 16));
-    marking = {vocab,           n_gram,     random.one_in(2) ? Family::fourier : Family::gumbel,
-               unmarked.data(), n_unmarked, subkeys.data(),
-               k_p.data(),      n_keys,     make_grid(vocab)};
+    params = {vocab,           n_gram,     random.one_in(2) ? Family::fourier : Family::gumbel,
+              unmarked.data(), n_unmarked, subkeys.data(),
+              k_p.data(),      n_keys,     make_grid(vocab)};
   }
   static Profile drawn(Random& random, uint32_t vocab, int64_t n_keys) {
     const int64_t most = vocab / 2 < 6 ? vocab / 2 : 6;
@@ -62,13 +62,11 @@ struct Profile {
   }
   Line line(const char* op) const {
     Line line(op);
-    line.number("vocab", marking.vocab).number("n_gram", marking.n_gram);
-    line.number("family", static_cast<int64_t>(marking.family));
+    line.number("vocab", params.vocab).number("n_gram", params.n_gram);
+    line.number("family", static_cast<int64_t>(params.family));
     return line.array("unmarked", unmarked).array("subkeys", subkeys).array("k_p", k_p);
   }
-  bool marked(int64_t id) const {
-    return is_marked_id(id, marking.vocab, marking.unmarked, marking.n_unmarked);
-  }
+  bool marked(int64_t id) const { return is_marked_id(id, params.vocab, params.unmarked, params.n_unmarked); }
 };
 
 // Mostly ids of the vocabulary, some just outside, few anywhere.
@@ -89,22 +87,22 @@ inline int32_t draw_count(Random& random) {
   return random.one_in(20) ? random.of(kOdd) : static_cast<int32_t>(random.one_in(2) ? 0 : random.number(0, 5));
 }
 
-inline uint64_t seed_of(const KernelParams& marking, int64_t key, const int64_t* context, int32_t count) {
+inline uint64_t seed_of(const KernelParams& params, int64_t key, const int64_t* context, int32_t count) {
   uint32_t ids[16];
-  for (uint32_t i = 0; i + 1 < marking.n_gram; ++i) ids[i] = static_cast<uint32_t>(context[i]);
-  return context_seed(marking.subkeys + 2 * key, ids, marking.n_gram - 1, static_cast<uint32_t>(count));
+  for (uint32_t i = 0; i + 1 < params.n_gram; ++i) ids[i] = static_cast<uint32_t>(context[i]);
+  return context_seed(params.subkeys + 2 * key, ids, params.n_gram - 1, static_cast<uint32_t>(count));
 }
 
 inline float score_of(const Profile& profile, const int64_t* ids, int64_t j, int64_t key, int32_t count) {
-  const KernelParams& marking = profile.marking;
-  if (j + 1 < marking.n_gram) return 0.0f;
-  for (int64_t i = j + 1 - marking.n_gram; i <= j; ++i)
+  const KernelParams& params = profile.params;
+  if (j + 1 < params.n_gram) return 0.0f;
+  for (int64_t i = j + 1 - params.n_gram; i <= j; ++i)
     if (!profile.marked(ids[i])) return 0.0f;
-  const uint64_t seed = seed_of(marking, key, ids + j + 1 - marking.n_gram, count);
+  const uint64_t seed = seed_of(params, key, ids + j + 1 - params.n_gram, count);
   const uint32_t id = static_cast<uint32_t>(ids[j]);
-  if (marking.family == Family::gumbel)
+  if (params.family == Family::gumbel)
     return gumbel_score(uniform_numerator(noise_hash(noise_word(seed, id), static_cast<uint32_t>(seed >> 32))));
-  return phi_fourier(permute(id, RoundKeys(seed), marking.grid), phase_step(marking.k_p[key], marking.vocab));
+  return phi_fourier(permute(id, RoundKeys(seed), params.grid), phase_step(params.k_p[key], params.vocab));
 }
 
 inline void try_permute(Call& call) {
@@ -161,7 +159,7 @@ inline void try_score(Call& call) {
   const Profile profile = Profile::drawn(random, vocab, keys);
   const Text text(random, vocab, tokens);
   Array<float> scores(random, tokens * keys);
-  score_cpu(profile.marking, {text.ids.data(), tokens, scores.data(), text.times()}, call.threads());
+  score_cpu(profile.params, {text.ids.data(), tokens, scores.data(), text.times()}, call.threads());
   ++call.calls;
   bool same = true;
   for (int64_t j = 0; j < tokens; ++j) {
@@ -189,7 +187,7 @@ inline void try_spans(Call& call) {
   Array<bool> counted(random, tokens);
   for (bool& one : counted) one = !random.one_in(5);
   for (int64_t& sum : sums) sum = 0;
-  score_spans_cpu(profile.marking,
+  score_spans_cpu(profile.params,
                   {text.ids.data(), counted.data(), cuts.data(), spans, sums.data(), text.times()},
                   call.threads());
   ++call.calls;

@@ -119,8 +119,9 @@ void posteriors(Packed<float, 2> ratios, Integers cuts, int64_t part_tokens, Row
   }
 }
 
-void likelihoods(Packed<const float, 3> ratios, int64_t tokens, Row<const double> mean_segments,
-                 Row<const double> null_segments, Matrix<const double> priors, Matrix<double> log_likelihoods) {
+void log_likelihoods(Packed<const float, 3> ratios, int64_t tokens, Row<const double> mean_segments,
+                     Row<const double> null_segments, Matrix<const double> priors,
+                     Matrix<double> log_likelihoods) {
   const int64_t states = priors.columns, null_state = states - 1, size = states * kChainLanes;
   ScratchBuffer scratch(5 * size + 6 * kChainLanes);
   double *prior = scratch.take(size), *leave = scratch.take(size);
@@ -298,18 +299,18 @@ void two_states(Packed<const double, 2> ratios, int64_t columns, Integers edges,
 
 }  // namespace
 
-void bind_loops_over_chains(py::module_& loops) {
+void bind_chain_loops(py::module_& loops) {
   const auto add = [&](const char* name, auto function) {
     loops.def(name, function, py::call_guard<py::gil_scoped_release>());
   };
   add("posteriors", &posteriors);
-  add("likelihoods", &likelihoods);
+  add("log_likelihoods", &log_likelihoods);
   add("two_states", &two_states);
-  add("priors", &fill_priors);
+  add("fill_priors", &fill_priors);
   add("mean_start", &mean_start);
   add("mean_length", &mean_length);
-  add("shares", &set_shares);
-  add("strengths", &set_strengths);
+  add("set_shares", &set_shares);
+  add("set_strengths", &set_strengths);
 }
 
 }  // namespace iet

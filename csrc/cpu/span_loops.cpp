@@ -16,8 +16,8 @@ using Integers = Row<const int64_t>;
 
 // ---------------------------------------------------------------- iet/marks/tokenizer.py
 
-bool spelled(Integers ids, Integers starts, Integers lengths, Packed<const uint8_t, 1> spelling,
-             Row<const uint8_t> raw, Row<int64_t> ends) {
+bool match_spelling(Integers ids, Integers starts, Integers lengths, Packed<const uint8_t, 1> spelling,
+                    Row<const uint8_t> raw, Row<int64_t> ends) {
   int64_t at = 0;
   for (int64_t t = 0; t < ids.size; ++t) {
     const int64_t length = lengths[ids[t]];
@@ -133,11 +133,11 @@ void share_intervals(Matrix<const float> posterior, Integers starts, Integers en
 
 }  // namespace
 
-void bind_loops_over_spans(py::module_& loops) {
+void bind_span_loops(py::module_& loops) {
   const auto add = [&](const char* name, auto function) {
     loops.def(name, function, py::call_guard<py::gil_scoped_release>());
   };
-  add("spelled", &spelled);
+  add("match_spelling", &match_spelling);
   add("column_summary", &column_summary);
   add("leads", &leads);
   add("share_intervals", &share_intervals);
