@@ -204,9 +204,9 @@ def _report(auditor: Auditor, texts: list[str]) -> Any:
 class _Refused(Exception):
     """The server refuses a request because of its content (HTTP 4xx)."""
 
-    def __init__(self, status: int, said: str) -> None:
-        super().__init__(said)
-        self.answer = Answer(status, said=said)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.answer = Answer(status, said=message)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -293,15 +293,15 @@ class _Server:
                 return json.loads(self._body(answer))
         except urllib.error.HTTPError as error:
             try:
-                said = self._body(error, MOST_SAID)
+                body = self._body(error, MOST_SAID)
             except TimeoutError:
                 raise self._too_slow() from None
             except (OSError, http.client.HTTPException):
-                said = b""
-            shown = self._shown(said)
+                body = b""
+            text = self._shown(body)
             if 400 <= error.code < 500 and error.code not in (401, 408, 429):
-                raise _Refused(error.code, shown) from None
-            why = f"HTTP {error.code} ({shown})"
+                raise _Refused(error.code, text) from None
+            why = f"HTTP {error.code} ({text})"
             if error.code == 401:
                 why += (
                     f"; is ${KEY_VARIABLE} right?" if self._key else f"; it wants a key, in ${KEY_VARIABLE}"

@@ -120,7 +120,7 @@ def test_depth_of_plain_lists_and_objects() -> None:
     deep = [{"content": "a"}]
     for _ in range(10_000):
         deep = {"messages": deep}
-    with pytest.raises(InputError, match="lists in lists"):
+    with pytest.raises(InputError, match="too deeply nested"):
         read([observation(1, output=deep)])
 
 

@@ -1,7 +1,6 @@
 """Records of a conversation as pieces: chat messages, OpenTelemetry spans, Langfuse's observations.
 
-Each format yields texts in the order of writing, with or without a name. This package reads shapes only and
-knows no key.
+Each format returns texts in the order of writing, with or without a name. This package knows no keys.
 """
 
 from __future__ import annotations
@@ -16,6 +15,9 @@ from iet.errors import InputError
 
 __all__ = ["JOINER", "Conversation", "Piece", "Trace", "joined", "parse", "read"]
 
+FORMATS = (spans, langfuse, messages)
+"""The formats. The first one that recognizes a document (`is_of`) reads it (`pieces`)."""
+
 EXPECTED = (
     "expected chat messages (OpenAI's or LangChain's), OpenTelemetry spans (OTLP JSON), or Langfuse's"
     " observations"
@@ -26,8 +28,8 @@ def read(document: Any, *, agents: Collection[str] = ()) -> Trace:
     """Return the messages of a parsed JSON document, or of a list of them (JSON lines).
 
     A text that occurs several times, like a message in the input of every later call, is one piece.
-    Messages of users, tools and systems, and inputs of calls, are pieces that are not judged. An item that is
-    no message, and a message without text, are counted and stop nothing.
+    Messages of users, tools and systems, and inputs of calls, are pieces that are not judged. Items that are
+    no messages, and messages without text, are counted and skipped.
 
     Args:
         document: one of
@@ -47,8 +49,8 @@ def read(document: Any, *, agents: Collection[str] = ()) -> Trace:
     """
     try:
         pieces = _pieces(document, frozenset(agents))
-    except RecursionError:  # Python 3.12 and later parse what is nested deeper than functions may be
-        raise InputError(f"got lists in lists without an end, {EXPECTED}") from None
+    except RecursionError:  # Python 3.12 and later parse deeper JSON than functions can recurse
+        raise InputError(f"got too deeply nested lists, {EXPECTED}") from None
     if pieces is None:
         raise InputError(f"got {_shape(document)}, {EXPECTED}")
     trace = Trace.of(pieces)
@@ -58,12 +60,9 @@ def read(document: Any, *, agents: Collection[str] = ()) -> Trace:
 
 
 def _pieces(document: Any, agents: frozenset[str]) -> list[Piece] | None:
-    if spans.is_of(document):
-        return spans.pieces(document, agents)
-    if langfuse.is_of(document):
-        return langfuse.pieces(document, agents)
-    if messages.is_of(document):
-        return messages.pieces(document, agents)
+    for kind in FORMATS:
+        if kind.is_of(document):
+            return kind.pieces(document, agents)
     if isinstance(document, list):  # JSON lines: each line is a document
         parts = [None if isinstance(line, list) else _pieces(line, agents) for line in document]
         unknown = [Piece("", None, "line of an unknown kind")]

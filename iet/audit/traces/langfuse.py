@@ -1,8 +1,8 @@
 """Langfuse's observations, as its API and its exports have them.
 
-A generation's `input` was given to the model and its `output` is the model's (langfuse.com/docs, data model).
-Spans, chains and agents around a generation repeat what it put out, and tools' outputs are not the model's;
-neither is read.
+The `output` of a generation is the model's text, its `input` is not (langfuse.com/docs, data model). Spans,
+chains and agents around a generation repeat its output, and outputs of tools are not the model's text: they
+are not read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def pieces(document: Any, agents: frozenset[str]) -> list[Piece]:
     by_id = by_text(observations, "id")
     pieces = []
     for item in observations:
-        if item["type"].upper() != "GENERATION":  # spans and chains around it repeat what it put out
+        if item["type"].upper() != "GENERATION":  # spans and chains around it repeat its output
             continue
         owner = f"generation {str(item.get('name') or item.get('id'))[:80]}"
         claim = _claim(item, by_id, agents)

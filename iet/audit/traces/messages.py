@@ -11,7 +11,7 @@ from iet.audit.traces.pieces import NO_TEXT, Piece
 
 
 def is_of(document: Any) -> bool:
-    """Tell whether the document is a list with messages in it, or an object that holds one."""
+    """Tell whether the document is a list with messages, or an object with such a list."""
     return any(_role(_flat(value)) is not None for value in _list(document))
 
 
@@ -29,10 +29,10 @@ def piece_of(value: Any, agents: Collection[str], origin: str, claim: str | None
     """Return one message as a piece, under its own name or else under `claim`.
 
     Args:
-        value: the message. A role that it has is kept to: a tool's output is no agent's, whatever its name.
-        agents: names that are agents', also under the role of a user or as a role.
-        where: what it is in the record.
-        claim: the agent whose call put it out.
+        value: the message. Its role decides: a tool's output is no agent's text, whatever its name.
+        agents: names of agents; they count also with the role of a user, or as a role.
+        origin: its place in the record.
+        claim: the agent whose call returned it.
     """
     message = _flat(value)
     role = _role(message) or ""
@@ -65,13 +65,13 @@ def piece_of(value: Any, agents: Collection[str], origin: str, claim: str | None
 
 
 def output_of(value: Any, agents: Collection[str], origin: str, claim: str | None) -> Piece:
-    """Return a message that a call put out as a piece; one without a role is the agent's."""
+    """Return a message that a call returned as a piece; without a role it is the agent's."""
     message = _flat(value)
     return piece_of(message if _role(message) else {**message, "role": "assistant"}, agents, origin, claim)
 
 
 def input_of(value: Any, agents: Collection[str], origin: str) -> Piece:
-    """Return a message that was given to a call as a piece, judged only under the name of an agent."""
+    """Return a message in the input of a call as a piece; it is judged only if it names an agent."""
     piece = piece_of(value, agents, origin)
     if piece.skipped == roles.UNNAMED or (piece.skipped is None and piece.claim not in agents):
         return Piece(piece.text, None, roles.INPUT, origin)
@@ -109,7 +109,7 @@ _TYPES = frozenset(
 
 
 def _role(message: dict[str, Any]) -> str | None:
-    """Return what says who wrote a message, empty if only its source is known; None: it is no message."""
+    """Return the role of a message, empty if it has only a source; None: it is no message."""
     role = message.get("role")
     if isinstance(role, str):
         return role

@@ -1,4 +1,4 @@
-"""Records as files hold them: JSON, or JSON lines."""
+"""Parse files of records: JSON, or JSON lines."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from iet.errors import InputError
 
 
 def parse(data: bytes) -> Any:
-    """Return what UTF-8 JSON holds, or a list of what the lines of JSON lines hold.
+    """Return the value of UTF-8 JSON, or a list with the value of each line of JSON lines.
 
     Raises:
-        InputError: it is neither, or nested deeper than can be read.
+        InputError: the data is neither, or is nested too deeply.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -23,7 +23,7 @@ def parse(data: bytes) -> Any:
             return json.loads(text)
         except json.JSONDecodeError as error:
             first_error = error
-        # Not splitlines(): strings of JSON may hold U+2028 and its like as they are.
+        # Not splitlines(), because JSON strings may contain U+2028 and similar characters.
         lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
         if len(lines) < 2 or not _is_json(lines[0][1]):  # one document with an error at that line
             raise InputError(f"line {first_error.lineno}: {first_error.msg}; expected JSON or JSON lines")

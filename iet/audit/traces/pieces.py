@@ -19,10 +19,10 @@ class Piece:
     """One message.
 
     Attributes:
-        text: of it.
-        claim: the name that the record gives its writer; None without.
+        text: the text of the message.
+        claim: the writer's name according to the record; None: it has none.
         skipped: why it is not judged, such as "tool output"; None: it is an agent's own text.
-        where: what it is in the record, for people.
+        origin: its place in the record, for reports, such as "message 3".
     """
 
     text: str
@@ -36,9 +36,9 @@ class Trace:
     """The messages of a record.
 
     Attributes:
-        pieces: those with text, once for each claimed name.
-        left_out: number of messages that are no pieces because their text is in one, for each reason.
-        unreadable: number of messages without text for each reason.
+        pieces: the messages with text, once for each claimed name.
+        left_out: reason -> number of messages left out because another piece has their text.
+        unreadable: reason -> number of messages without text.
     """
 
     pieces: tuple[Piece, ...]
@@ -47,10 +47,9 @@ class Trace:
 
     @classmethod
     def of(cls, pieces: Iterable[Piece]) -> Trace:
-        """Sort out messages without text, and those that repeat another one.
+        """Leave out messages without text, and those that repeat another one.
 
-        An agent's text is also the input of later calls, and a text with a name may lack it in the call that
-        was wrapped.
+        An agent's text is often the input of later calls too, sometimes without the agent's name.
         """
         messages = list(pieces)
         texts = [piece for piece in messages if piece.text.strip() and piece.skipped != CHUNK]
@@ -71,7 +70,7 @@ class Trace:
 
 
 JOINER = "\n\n"
-"""Stands between two pieces of a conversation, and belongs to the one before it."""
+"""Separates two pieces of a conversation; it counts to the first of them."""
 
 
 class Conversation(NamedTuple):
@@ -89,18 +88,18 @@ def joined(pieces: Iterable[Piece]) -> Conversation:
 
 
 _FARTHEST = 256
-"""Number of enclosing spans that are looked at: an agent's is near, and long chains are made on purpose."""
+"""Maximum number of enclosing spans to search for an agent: untrusted records may have endless chains."""
 
 
 def around(
     inner: Mapping[str, Any], by_id: Mapping[str, Mapping[str, Any]], parent: str
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield a span, the one around it, and so on, as far as ids lead.
+    """Yield a span, its parent, and so on, as long as the ids are known.
 
     Args:
         inner: the span.
-        by_id: all of them, as `by_text` makes it.
-        parent: name of the field that holds the id of the one around.
+        by_id: all spans, from `by_text`.
+        parent: name of the field with the parent's id.
     """
     here: Mapping[str, Any] | None = inner
     for _ in range(_FARTHEST):

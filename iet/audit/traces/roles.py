@@ -1,4 +1,4 @@
-"""Who wrote a message: an agent, a user, the system, or a tool, by what its role says."""
+"""Whether an agent, a user, the system or a tool wrote a message, according to its role."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _ROLES = {
 _AUTOGEN = {
     # The agent's own words.
     **dict.fromkeys(("TextMessage", "MultiModalMessage", "ThoughtEvent", "CodeGenerationEvent"), AGENT),
-    # The agent's name around words of somebody else.
+    # Text of others under the agent's name.
     **dict.fromkeys(("ToolCallExecutionEvent", "ToolCallSummaryMessage"), TOOL),
     **dict.fromkeys(("CodeExecutionEvent", "MemoryQueryEvent"), TOOL),
-    # Written by AutoGen's code or by a group's selector; a request of a tool holds no text.
+    # Written by AutoGen's code or by a group's selector; tool requests contain no text.
     **dict.fromkeys(("HandoffMessage", "StopMessage", "ToolCallRequestEvent"), NOTICE),
     **dict.fromkeys(("UserInputRequestedEvent", "SelectSpeakerEvent", "SelectorEvent"), NOTICE),
     "ModelClientStreamingChunkEvent": CHUNK,  # the whole message follows it
@@ -46,8 +46,8 @@ def kind_of(role: str) -> str | None:
 def kind_of_event(event: str) -> str:
     """Return the kind of one of AutoGen's messages or events by its `type`, empty for none.
 
-    The type is a name of `autogen_agentchat.messages`. A type that is not known there may hold anybody's
-    words, so it is not judged.
+    The type is a name of `autogen_agentchat.messages`. A message of an unknown type is not judged, because
+    anyone may have written it.
     """
     if not event or event.startswith("StructuredMessage"):
         return AGENT
@@ -55,5 +55,5 @@ def kind_of_event(event: str) -> str:
 
 
 def is_name(role: str, agents: Collection[str]) -> bool:
-    """Tell whether a role is an agent's name, as in Who&When's logs; `assistant` and its like never are."""
+    """Tell whether a role is an agent's name, as in Who&When's logs; `assistant` and the like never are."""
     return role in agents and (kind_of(role) is None or not role.islower())
