@@ -293,12 +293,12 @@ class _Server:
                 return json.loads(self._body(answer))
         except urllib.error.HTTPError as error:
             try:
-                body = self._body(error, MOST_SAID)
+                content = self._body(error, MOST_SAID)
             except TimeoutError:
                 raise self._too_slow() from None
             except (OSError, http.client.HTTPException):
-                body = b""
-            text = self._shown(body)
+                content = b""
+            text = self._shown(content)
             if 400 <= error.code < 500 and error.code not in (401, 408, 429):
                 raise _Refused(error.code, text) from None
             why = f"HTTP {error.code} ({text})"

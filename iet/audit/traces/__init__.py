@@ -5,7 +5,7 @@ Each format returns texts in the order of writing, with or without a name. This 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from iet.audit.traces import langfuse, messages, spans
@@ -15,8 +15,12 @@ from iet.errors import InputError
 
 __all__ = ["JOINER", "Conversation", "Piece", "Trace", "joined", "parse", "read"]
 
-FORMATS = (spans, langfuse, messages)
-"""The formats. The first one that recognizes a document (`is_of`) reads it (`pieces`)."""
+FORMATS: tuple[tuple[Callable[[Any], bool], Callable[[Any, frozenset[str]], list[Piece]]], ...] = (
+    (spans.is_of, spans.pieces),
+    (langfuse.is_of, langfuse.pieces),
+    (messages.is_of, messages.pieces),
+)
+"""The formats, as functions that recognize and read a document. The first that recognizes it reads it."""
 
 EXPECTED = (
     "expected chat messages (OpenAI's or LangChain's), OpenTelemetry spans (OTLP JSON), or Langfuse's"
@@ -60,9 +64,9 @@ def read(document: Any, *, agents: Collection[str] = ()) -> Trace:
 
 
 def _pieces(document: Any, agents: frozenset[str]) -> list[Piece] | None:
-    for kind in FORMATS:
-        if kind.is_of(document):
-            return kind.pieces(document, agents)
+    for is_of, pieces_of in FORMATS:
+        if is_of(document):
+            return pieces_of(document, agents)
     if isinstance(document, list):  # JSON lines: each line is a document
         parts = [None if isinstance(line, list) else _pieces(line, agents) for line in document]
         unknown = [Piece("", None, "line of an unknown kind")]
