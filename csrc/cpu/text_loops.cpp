@@ -1,7 +1,8 @@
 // Loops over whole texts. Each has a twin in tests/oracle with the same steps in the same order, so that
 // results agree to the bit.
 //
-// Compiled once for all instruction sets, because memory and branches limit them, not arithmetic.
+// Compiled once for all instruction sets, because memory accesses and branches limit their speed, not
+// arithmetic.
 #include <algorithm>
 #include <cmath>
 #include <limits>

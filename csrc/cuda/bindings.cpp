@@ -1,5 +1,5 @@
-// iet.native._cuda: convert, check, release the GIL, call. Loaded on first use only. The device of a call is
-// the current one: iet/native/cuda.py sees to it, by torch's own guard.
+// iet.native._cuda: convert, check, release the GIL, call. Loaded on first use only. Calls use the current
+// device, which iet/native/cuda.py sets with torch's device guard.
 #include "../bindings.h"
 
 #include <pybind11/stl.h>
@@ -20,8 +20,8 @@ Integers integers(const Address& address) {
   return {at<void>(std::get<0>(address)), std::get<1>(address), std::get<2>(address)};
 }
 
-// Call without the GIL, and raise what it returns: an error of ours, so that no engine meets one that it does
-// not know.
+// Call a function without the GIL, and raise BackendUnavailable with the message that it returns. Engines
+// handle errors of this package.
 template <class Function>
 void call(Function&& function) {
   const char* error;
@@ -130,7 +130,7 @@ void permute_ids(uint32_t vocab, uint32_t k_p, uintptr_t seeds, uintptr_t ids, i
 
 PYBIND11_MODULE(_cuda, m) {
   m.attr("scheme_version") = kSchemeVersion;
-#if defined(IET_CUDA_BUILD)  // what CMake built it with
+#if defined(IET_CUDA_BUILD)  // version of nvcc and architectures, from CMake
   m.attr("build") = IET_CUDA_BUILD;
 #endif
   m.attr("refusals") = static_cast<int>(kRefusals);

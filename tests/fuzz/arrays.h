@@ -30,7 +30,8 @@ struct Random {  // SplitMix64
   }
 };
 
-// An array in a block of its own that ends with it, and starts at any address that the type allows.
+// An array at the end of its own memory block, so that a sanitizer sees accesses beyond it. It starts at any
+// address that the type allows.
 template <class T>
 class Array {
  public:

@@ -1,4 +1,4 @@
-// The loops over hidden Markov chains on drawn ones: every instruction set gives the bits of the baseline.
+// Loops over random hidden Markov chains: every instruction set gives the bits of the baseline.
 #pragma once
 
 #include <vector>

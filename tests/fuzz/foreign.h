@@ -1,5 +1,5 @@
-// Foreign marks, and the thread pool. An op with a second implementation in csrc is compared with that one,
-// the rest with one call on one thread.
+// Foreign marks and the thread pool. Operations with a second implementation in csrc are compared with it, all
+// others with a call on one thread.
 #pragma once
 
 #include "../../csrc/foreign/schemes.h"
@@ -23,7 +23,7 @@ inline void try_engine_gumbel(Call& call) {
   EngineGumbelArgs args{prf,    words.data(),       width, scored.data(),
                         tokens, engine_keys.data(), keys,  scores.data()};
   engine_gumbel_cpu(args, call.threads());
-  // One token under one key is a call of its own: no lanes, no tiles.
+  // Score single tokens under single keys, which uses neither lanes nor tiles.
   bool same = true;
   for (int64_t n = 0; n < 4 && tokens * keys > 0; ++n) {
     const int64_t j = random.number(0, tokens - 1), k = random.number(0, keys - 1);
@@ -156,7 +156,7 @@ inline void try_waterfall(Call& call) {
   for (uint32_t& key : keys) key = static_cast<uint32_t>(random.word());
   for (uint32_t& id : ids) id = static_cast<uint32_t>(random.number(0, vocab - 1));
   const int64_t total = after.offsets[contexts];
-  Array<uint32_t> ranks(random, n_keys * total), whole(random, vocab);
+  Array<uint32_t> ranks(random, n_keys * total), ranks_of_all(random, vocab);
   waterfall_ranks_cpu({vocab, n_gram, keys.data(), n_keys, ids.data(), contexts, after.offsets.data(),
                        after.tokens.data(), ranks.data()},
                       call.threads());
@@ -166,10 +166,10 @@ inline void try_waterfall(Call& call) {
     for (int64_t c = 0; c < contexts; c += call.wide ? random.number(1, 20) : 1) {
       uint32_t seed[16] = {keys[k]};
       for (uint32_t i = 1; i < n_gram; ++i) seed[i] = ids[c * (n_gram - 1) + i - 1];
-      waterfall_permute_cpu(vocab, seed, n_gram, whole.data());
+      waterfall_permute_cpu(vocab, seed, n_gram, ranks_of_all.data());
       ++call.calls;
       for (int64_t i = after.offsets[c]; i < after.offsets[c + 1]; ++i)
-        same = same && ranks[k * total + i] == whole[after.tokens[i]];
+        same = same && ranks[k * total + i] == ranks_of_all[after.tokens[i]];
     }
   }
   call.expect(same, "waterfall_ranks");

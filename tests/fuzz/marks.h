@@ -1,4 +1,4 @@
-// Our own ops on drawn arguments, each compared with csrc/keyed.h applied to one token or one logit at a time.
+// Our own marks on random arguments, compared with csrc/keyed.h applied to one token or one logit at a time.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +42,7 @@ struct Profile {
 
   Profile(Random& random, uint32_t vocab, int64_t n_keys, int64_t n_unmarked)
       : unmarked(random, n_unmarked), subkeys(random, 2 * n_keys), k_p(random, n_keys) {
-    // Ascending and distinct: of each stretch of ids one.
+    // Ascending and distinct, because each is from its own range of ids.
     for (int64_t i = 0; i < n_unmarked; ++i) {
       const int64_t low = i * vocab / n_unmarked, high = (i + 1) * vocab / n_unmarked - 1;
       unmarked[i] = static_cast<int32_t>(random.number(low, high));

@@ -1,6 +1,6 @@
-// Just enough of CUDA to run the kernels of csrc/cuda on the CPU, one block after another, each thread of a
-// block a fiber that runs until it ends or meets a barrier. csrc/cuda/device.h includes this where nvcc does
-// not compile it.
+// The part of CUDA that csrc/cuda uses, on the CPU. Blocks run one after another; each thread of a block is a
+// fiber that runs until it ends or reaches a barrier. csrc/cuda/device.h includes this file for other compilers
+// than nvcc.
 //
 // It checks the kernels' arithmetic, indices, alignment, barriers and writes. It cannot check races between
 // threads, speed, the device's own instructions, streams and graphs. Those need a GPU.
@@ -42,7 +42,7 @@ struct Block {
   ucontext_t scheduler;
   Fiber* current = nullptr;
   unsigned threads = 0, started = 0, ended = 0;
-  bool pending = false, result = false;  // of the barrier: what was said so far, and what all will hear
+  bool pending = false, result = false;  // of __syncthreads_or: disjunction so far, and that of all threads
   void (*body)(void*) = nullptr;
   void* argument = nullptr;
 };
@@ -57,7 +57,7 @@ constexpr size_t kStack = 64 << 10;
   std::abort();
 }
 
-// A fiber runs threads until one of them waits: those of a block that ends at once share one.
+// Run threads on one fiber until one of them waits. Threads without a barrier share a fiber.
 inline void run_fiber() {
   while (block.started < block.threads) {
     block.current->thread = threadIdx.x = block.started++;

@@ -1,4 +1,4 @@
-// What csrc/cuda/runtime.cu defines, for a module that runs on the host; and what tests do with it.
+// The functions of csrc/cuda/runtime.cu for a module that runs on the host, and functions for tests.
 #include "../../../csrc/ops.h"
 #include "on_host.h"
 
@@ -14,7 +14,7 @@ void* host_memory(int64_t bytes, const char** error) {
 
 }  // namespace iet
 
-// Let every launch and copy from here on fail with these words; null: none.
+// Let every later launch and copy fail with this message; null: none.
 extern "C" void on_host_fail(const char* error) { on_host::error = error; }
 
 extern "C" int on_host_launches() { return on_host::launches; }

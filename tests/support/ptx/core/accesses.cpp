@@ -5,7 +5,7 @@
 
 namespace ptx {
 
-// Take a generic address for what it is: those of shared and local memory lie in windows of their own.
+// Resolve a generic address. Shared and local memory have their own address windows.
 Space Machine::space_of(const Step& step, u64* address) {
   if (step.space != GENERIC) return Space(step.space);
   for (const auto& [space, window] : {std::pair(SHARED, SHARED_WINDOW), std::pair(LOCAL, LOCAL_WINDOW)}) {
@@ -37,8 +37,8 @@ u8* Machine::readable(const Step& step, Space space, u64 address, int size, int 
 
 namespace {
 
-// All threads of one instruction access one space.
-class OneSpace {
+// Checks that all threads of an instruction access the same space.
+class SpaceCheck {
  public:
   void note(Space space, int thread) {
     if (known_ && space != space_) {
@@ -52,18 +52,18 @@ class OneSpace {
   Space space_ = GENERIC;
 };
 
-constexpr int MOST = 8;  // values of one access
+constexpr int MAX_VALUES = 8;  // of one access
 
 }  // namespace
 
 void Machine::load(const Step& step, const Mask& threads) {
   check_written(in(step, 0), threads);
   if (step.space == PARAMETERS && in(step, 0).stride == 0) return load_parameter(step, threads);
-  OneSpace one;
+  SpaceCheck one;
   const int size = step.bytes * step.outs;
   for (int w = 0; w < warps_; w++) {
     if (!threads.of[w]) continue;
-    Values addresses, values[MOST];
+    Values addresses, values[MAX_VALUES];
     read(in(step, 0), w, addresses);
     for (u32 rest = threads.of[w]; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest), thread = w * WARP + lane;
@@ -83,7 +83,7 @@ void Machine::load(const Step& step, const Mask& threads) {
   note_written(step, threads);
 }
 
-// All threads read the same.
+// All threads read the same value.
 void Machine::load_parameter(const Step& step, const Mask& threads) {
   const u64 address = read_one(in(step, 0), 0) + step.offset;
   const u8* from = readable(step, PARAMETERS, address, step.bytes * step.outs, threads.first());
@@ -101,11 +101,11 @@ void Machine::load_parameter(const Step& step, const Mask& threads) {
 
 void Machine::store(const Step& step, const Mask& threads) {
   for (int i = 0; i < step.ins; i++) check_written(in(step, i), threads);
-  OneSpace one;
+  SpaceCheck one;
   const int count = step.ins - 1, size = step.bytes * count;
   for (int w = 0; w < warps_; w++) {
     if (!threads.of[w]) continue;
-    Values addresses, values[MOST];
+    Values addresses, values[MAX_VALUES];
     read(in(step, 0), w, addresses);
     for (int i = 0; i < count; i++) read(in(step, i + 1), w, values[i]);
     for (u32 rest = threads.of[w]; rest; rest &= rest - 1) {
@@ -113,7 +113,7 @@ void Machine::store(const Step& step, const Mask& threads) {
       u64 address = addresses[lane] + step.offset;
       const Space space = space_of(step, &address);
       one.note(space, thread);
-      u8 data[8 * MOST];
+      u8 data[8 * MAX_VALUES];
       for (int i = 0; i < count; i++) std::memcpy(data + i * step.bytes, &values[i][lane], step.bytes);
       if (space == SHARED) {
         shared_.store(thread, address, size, data, false);
@@ -128,7 +128,7 @@ void Machine::store(const Step& step, const Mask& threads) {
 
 namespace {
 
-enum Atomic { ADD, MIN, MAX, AND, OR, XOR, EXCHANGE, COMPARE };  // as moves.py numbers them
+enum Atomic { ADD, MIN, MAX, AND, OR, XOR, EXCHANGE, COMPARE };  // numbered as in moves.py
 
 u64 updated(const Step& step, u64 old, u64 operand, u64 other) {
   const int shift = 64 - 8 * step.bytes;
@@ -158,7 +158,7 @@ u64 updated(const Step& step, u64 old, u64 operand, u64 other) {
 
 }  // namespace
 
-// Any order of the threads is allowed.
+// Threads may run in any order.
 void Machine::atomic(const Step& step, const Mask& threads) {
   for (int i = 0; i < step.ins; i++) check_written(in(step, i), threads);
   const bool keeps = step.outs > 0 && wanted(step, 0);
@@ -187,7 +187,8 @@ void Machine::atomic(const Step& step, const Mask& threads) {
   note_written(step, threads);
 }
 
-// cp.async: to shared memory, from global memory, and perhaps how much of it: all, or none and zeros instead.
+// cp.async: destination in shared memory, source in global memory, and optionally the number of bytes: all, or
+// 0, which writes zeros.
 void Machine::copy(const Step& step, const Mask& threads) {
   for (int i = 0; i < step.ins; i++) check_written(in(step, i), threads);
   each_thread(threads, warps_, [&](int thread) {
@@ -203,20 +204,20 @@ void Machine::copy(const Step& step, const Mask& threads) {
   });
 }
 
-// ---------------------------------------------------------------- copies on their way
+// ---------------------------------------------------------------- pending copies
 
 void Copies::begin_block(int threads) {
   committed_.assign(threads, 0);
-  under_way_.clear();
+  pending_.clear();
 }
 
 void Copies::start(SharedMemory& shared, const Copy& copy) {
   shared.forget(copy.thread, copy.address, 4 * copy.words);
-  under_way_.push_back(copy);
+  pending_.push_back(copy);
 }
 
 void Copies::commit(const Mask& threads, int warps) {
-  for (Copy& copy : under_way_) {
+  for (Copy& copy : pending_) {
     const bool mine = threads.of[copy.thread / WARP] >> copy.thread % WARP & 1;
     if (mine && copy.group < 0) copy.group = committed_[copy.thread];
   }
@@ -231,7 +232,7 @@ void Copies::wait(SharedMemory& shared, const Mask& threads, int pending) {
     shared.store(copy.thread, copy.address, 4 * copy.words, copy.data, false);
     return true;
   };
-  under_way_.erase(std::remove_if(under_way_.begin(), under_way_.end(), arrives), under_way_.end());
+  pending_.erase(std::remove_if(pending_.begin(), pending_.end(), arrives), pending_.end());
 }
 
 }  // namespace ptx

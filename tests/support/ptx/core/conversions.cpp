@@ -23,7 +23,7 @@ void define_conversion(const char* modifiers, F of) {
 template <class To, class... From>
 void define_between_integers() {
   (define_conversion<To, From>("", [](From x) { return To(x); }), ...);
-  // What does not fit becomes the nearest that does.
+  // Values out of range become the nearest one in range.
   (define_conversion<To, From>("sat.",
                                [](From x) {
                                  using Limits = std::numeric_limits<To>;
@@ -50,7 +50,7 @@ struct Up {
   static f64 of(f64 x) { return std::ceil(x); }
 };
 
-// NaN becomes 0 below 64 bits, else, and from float64, nothing but the highest bit.
+// NaN becomes the number with only the highest bit set if the source or the target has 64 bits, else 0.
 template <class To, class From>
 To to_integer(f64 value) {
   using Limits = std::numeric_limits<To>;

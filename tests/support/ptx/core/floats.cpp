@@ -7,7 +7,7 @@
 namespace ptx {
 namespace {
 
-// The same under its name with and without .rn: nearest even is what is meant where nothing is said.
+// Define an instruction with and without .rn, because nearest even is the default rounding.
 template <class... T, class F>
 void define_rounded(const char* stem, F made) {
   define_each<T...>(stem, made);
@@ -58,7 +58,7 @@ void define_comparison(const char* name, F) {
       "setp.", name, []<class T>(T) { return [](T x, T y) { return bool(F{}(compared(x), compared(y))); }; });
 }
 
-// Those whose name ends in `u` hold for NaN too. Of the others none does, `ne` included.
+// Comparisons whose name ends in `u` are true for NaN; all others are false, including `ne`.
 void define_comparisons() {
   define_comparison("eq", [](auto x, auto y) { return x == y; });
   define_comparison("ne", [](auto x, auto y) { return x < y || x > y; });
@@ -76,7 +76,7 @@ void define_comparisons() {
   define_comparison("nan", [](auto x, auto y) { return x != x || y != y; });
 }
 
-// What touches nothing but signs.
+// Instructions that only change signs.
 template <class T>
 void define_signs(const char* type, T) {
   constexpr T sign = T(u64(1) << (8 * sizeof(T) - 1));

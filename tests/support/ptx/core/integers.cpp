@@ -50,7 +50,7 @@ struct WideOf<s64> {
 template <class T>
 using Wide = typename WideOf<T>::Type;
 
-// Signed numbers wrap: computed without a sign, and no narrower than C++ would.
+// Signed numbers wrap, so they are computed as unsigned ones, at least as wide as int.
 template <class T>
 T sum(T x, T y) {
   return T(u64(x) + u64(y));
@@ -72,7 +72,7 @@ T upper(T x, T y) {
   return T(Wide<T>(x) * Wide<T>(y) >> BITS<T>);
 }
 
-// Division towards zero; of the largest negative number by -1 it wraps. Idle lanes may hold any divisor.
+// Division towards zero. The most negative number divided by -1 wraps. Idle lanes may hold any divisor.
 template <class T>
 T quotient(T x, T y) {
   using U = Unsigned<T>;
@@ -255,7 +255,7 @@ void define_integers() {
   define_arithmetic();
   define_logic();
   define_comparisons();
-  // What only moves bits takes all types of a width.
+  // Instructions that only move bits accept all types of a width.
   for (const char type : {'b', 'u', 's', 'f'}) {
     char name[16];
     const auto named = [&](const char* stem, int bits) {
@@ -269,7 +269,7 @@ void define_integers() {
     define(named("selp", 32), [](u32 x, u32 y, bool chosen) { return chosen ? x : y; });
     define(named("selp", 64), [](u64 x, u64 y, bool chosen) { return chosen ? x : y; });
   }
-  // Registers of several parts, and a part of one: by how many bits to the right.
+  // Packing parts into a register, and extracting one by a shift to the right.
   define("pack.b32", [](u16 low, u16 high) { return u32(low | u32(high) << 16); });
   define("pack.b64", [](u32 low, u32 high) { return low | u64(high) << 32; });
   define("pack4.b64",

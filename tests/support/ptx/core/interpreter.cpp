@@ -1,4 +1,4 @@
-// What Python calls: which operations there are, and a launch.
+// Functions for Python: list the operations, and run a launch.
 #include <algorithm>
 #include <string>
 
@@ -47,7 +47,7 @@ const char* iet_ptx_operations() {
   return told.c_str();
 }
 
-// Run all blocks; return whether nothing went wrong, or fill `failure`.
+// Run all blocks and return true, or fill `failure` and return false.
 int iet_ptx_run(const ptx::Program* program, const ptx::Launch* launch, ptx::Failure* failure) {
   using namespace ptx;
   static thread_local Machine machine;

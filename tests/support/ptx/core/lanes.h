@@ -1,8 +1,7 @@
-// What an instruction makes of numbers, 32 lanes at a time: how such operations are written down, and found by
-// name.
+// Definitions of operations on 32 lanes at a time, and their lookup by name.
 //
-// An operation is a function of single values. Its name is the opcode as PTX has it; the types of its operands
-// are those of the function. Whatever is not defined is not known, and the decoder refuses it.
+// An operation is a function of single values. Its name is the PTX opcode; its operand types are those of the
+// function. The decoder rejects instructions without a definition.
 #pragma once
 #include <cstdint>
 #include <cstdio>
@@ -101,7 +100,7 @@ void define(const char* stem, F, const char* type = "", bool divides = false) {
   define<F>(stem, type, divides, &F::operator());
 }
 
-// Define one for each type: `made` gets a value of the type, and returns the lambda.
+// Define an operation for each type: `made` gets a value of the type, and returns the lambda.
 template <class... T, class F>
 void define_each(const char* stem, F made, bool divides = false) {
   (define(stem, made(T{}), Type<T>::name, divides), ...);

@@ -163,7 +163,7 @@ void Machine::read(const Place& place, int warp, Values& values) const {
   }
 }
 
-// `bytes` of each number say something; a wider register gets them extended.
+// `bytes` of each number are significant; they are extended to the width of the register.
 void Machine::write(const Place& place, int warp, u32 lanes, const Values& values, int bytes) {
   u8* const to = place.base + warp * place.stride;
   const int shift = 64 - 8 * bytes;
@@ -211,7 +211,7 @@ Mask Machine::chosen(const Place& predicate, const Mask& among) const {
 
 void Machine::arrive(int pc, const Mask& threads) { ready_[pc] |= threads; }
 
-// Run threads until they part, wait, end, or reach waiting threads.
+// Run threads until they diverge, wait, end, or reach waiting threads.
 void Machine::advance(int pc, Mask threads) {
   const int stop = ready_.empty() ? INT_MAX : ready_.begin()->first;
   Mask some;
@@ -324,7 +324,7 @@ void Machine::execute(const Step& step, const Mask& threads) {
   }
 }
 
-// A step that may split the threads: those without part in it continue at once.
+// Handle a step that may split the threads: those that do not take part continue at once.
 void Machine::part(const Step& step, int pc, const Mask& threads, const Mask& active) {
   const Mask rest = threads.without(active);
   if (rest.any()) arrive(step.next, rest);

@@ -11,7 +11,7 @@
 
 namespace ptx {
 
-// Some threads of a block, a bit each.
+// A set of threads of a block, one bit per thread.
 struct Mask {
   u32 of[WARPS] = {};
 
@@ -51,7 +51,7 @@ void each_thread(const Mask& mask, int warps, F work) {
   }
 }
 
-// Copies to shared memory that are on their way.
+// Pending copies to shared memory.
 class Copies {
  public:
   struct Copy {
@@ -62,14 +62,14 @@ class Copies {
   void begin_block(int threads);
   // No thread may read the destination before the copy arrives.
   void start(SharedMemory& shared, const Copy& copy);
-  // Make a group of what each thread started since its last one.
+  // Put the copies that each thread started since its last group into a new group.
   void commit(const Mask& threads, int warps);
-  // Let all arrive but the `pending` latest groups (-1: all, also what is in no group).
+  // Complete all copies except the `pending` latest groups (-1: all copies, including those without a group).
   void wait(SharedMemory& shared, const Mask& threads, int pending);
 
  private:
   std::vector<int> committed_;  // groups of each thread
-  std::vector<Copy> under_way_;
+  std::vector<Copy> pending_;
 };
 
 class Machine {
@@ -79,7 +79,7 @@ class Machine {
   int instruction() const { return at_ ? at_->instruction : -1; }
 
  private:
-  // An operand while a launch lasts: where lane 0 of warp 0 lies, and how far it is to the next warp.
+  // An operand during a launch: address of lane 0 of warp 0, and distance to the next warp.
   struct Place {
     u8* base;
     s32 stride, tracked;

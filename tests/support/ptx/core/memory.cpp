@@ -8,10 +8,10 @@ GlobalMemory::GlobalMemory(const Launch& launch) : first_(launch.buffers) {
 
 Buffer* GlobalMemory::find(int thread, u64 address, int size) {
   for (std::size_t i = 0; i < buffers_.size(); i++) {
-    Buffer* const found = buffers_[i];
-    if (!holds(*found, address, size)) continue;
-    for (; i > 0; i--) buffers_[i] = buffers_[i - 1];  // it will be asked for again
-    return latest_ = buffers_[0] = found;
+    Buffer* const buffer = buffers_[i];
+    if (!holds(*buffer, address, size)) continue;
+    for (; i > 0; i--) buffers_[i] = buffers_[i - 1];  // the next access is probably to the same buffer
+    return latest_ = buffers_[0] = buffer;
   }
   Fault made =
       fault(OUT_OF_BOUNDS, thread, "%d bytes at %#llx are in no buffer", size, (unsigned long long)address);
@@ -28,7 +28,7 @@ void GlobalMemory::refuse(int thread, const Buffer& buffer) const {
 namespace {
 
 constexpr s16 NO_THREAD = -1, SEVERAL_WARPS = -2;
-// Below: threads of a warp that have not met since, and those that have.
+// Lower values: several threads of one warp, which have not met since (`apart`), or have met (`met`).
 constexpr s16 apart(int warp) { return s16(-3 - 2 * warp); }
 constexpr s16 met(int warp) { return s16(-4 - 2 * warp); }
 
@@ -52,31 +52,31 @@ void SharedMemory::check(int thread, u64 address, int size) const {
 }
 
 SharedMemory::Granule& SharedMemory::granule(u64 place) {
-  Granule& found = granules_[place];
-  if (found.epoch != epoch_) {
-    found.epoch = epoch_, found.reader = found.writer = NO_THREAD, found.atomic = false;
+  Granule& cell = granules_[place];
+  if (cell.epoch != epoch_) {
+    cell.epoch = epoch_, cell.reader = cell.writer = NO_THREAD, cell.atomic = false;
   }
-  return found;
+  return cell;
 }
 
-// Who it is when a thread comes to those that it was.
-s16 SharedMemory::joined(s16 who, int thread) {
+// Combine a thread with the recorded one.
+s16 SharedMemory::joined(s16 recorded, int thread) {
   const int warp = thread / WARP;
-  if (who == NO_THREAD || who == thread || who == met(warp)) return s16(thread);
-  return (who >= 0 && who / WARP == warp) || who == apart(warp) ? apart(warp) : SEVERAL_WARPS;
+  if (recorded == NO_THREAD || recorded == thread || recorded == met(warp)) return s16(thread);
+  return (recorded >= 0 && recorded / WARP == warp) || recorded == apart(warp) ? apart(warp) : SEVERAL_WARPS;
 }
 
-// Whether it was another thread, with no barrier since.
-bool SharedMemory::other(s16 who, int thread) {
-  return who != NO_THREAD && who != thread && who != met(thread / WARP);
+// Return whether another thread is recorded, without a barrier since.
+bool SharedMemory::other(s16 recorded, int thread) {
+  return recorded != NO_THREAD && recorded != thread && recorded != met(thread / WARP);
 }
 
 void SharedMemory::meet_warp(int warp) {
-  const auto now = [warp](s16 who) {
-    return (who >= 0 && who / WARP == warp) || who == apart(warp) ? met(warp) : who;
+  const auto now = [warp](s16 recorded) {
+    return (recorded >= 0 && recorded / WARP == warp) || recorded == apart(warp) ? met(warp) : recorded;
   };
-  for (Granule& each : granules_) {
-    if (each.epoch == epoch_) each.reader = now(each.reader), each.writer = now(each.writer);
+  for (Granule& cell : granules_) {
+    if (cell.epoch == epoch_) cell.reader = now(cell.reader), cell.writer = now(cell.writer);
   }
 }
 
@@ -92,35 +92,35 @@ u8* SharedMemory::peek(int thread, u64 address, int size) {
 }
 
 u8* SharedMemory::load(int thread, u64 address, int size) {
-  u8* const found = peek(thread, address, size);
+  u8* const data = peek(thread, address, size);
   for (u64 i = address / granule_, last = (address + size - 1) / granule_; i <= last; i++) {
-    Granule& each = granule(i);
-    if (other(each.writer, thread)) {
+    Granule& cell = granule(i);
+    if (other(cell.writer, thread)) {
       throw fault(RACE, thread, "reads shared memory that another thread wrote since the barrier, at %llu",
                   (unsigned long long)address);
     }
-    if (each.reader != SEVERAL_WARPS) each.reader = joined(each.reader, thread);
+    if (cell.reader != SEVERAL_WARPS) cell.reader = joined(cell.reader, thread);
   }
-  return found;
+  return data;
 }
 
 void SharedMemory::store(int thread, u64 address, int size, const void* value, bool atomic) {
   check(thread, address, size);
   const bool differs = std::memcmp(data_.data() + address, value, size) != 0;
   for (u64 i = address / granule_, last = (address + size - 1) / granule_; i <= last; i++) {
-    Granule& each = granule(i);
-    if (other(each.reader, thread)) {
+    Granule& cell = granule(i);
+    if (other(cell.reader, thread)) {
       throw fault(RACE, thread, "writes shared memory that another thread read since the barrier, at %llu",
                   (unsigned long long)address);
     }
     // Writing the same value again is no race.
-    const bool harms = atomic ? !each.atomic : differs && ready(each);
-    if (harms && other(each.writer, thread)) {
+    const bool harms = atomic ? !cell.atomic : differs && ready(cell);
+    if (harms && other(cell.writer, thread)) {
       throw fault(RACE, thread,
                   "writes another value to shared memory than another thread since the barrier, at %llu",
                   (unsigned long long)address);
     }
-    each.atomic |= atomic, each.written_in = block_, each.writer = joined(each.writer, thread);
+    cell.atomic |= atomic, cell.written_in = block_, cell.writer = joined(cell.writer, thread);
   }
   std::memcpy(data_.data() + address, value, size);
 }

@@ -1,8 +1,7 @@
-// The memory of a device: buffers that a kernel may touch, the shared memory of a block, that of single
-// threads.
+// The memory of a device: buffers that a kernel may access, shared memory of a block, local memory of threads.
 //
-// Every address is checked: it lies in one buffer, and is a multiple of what is accessed. Shared memory
-// records which thread wrote and which threads read each part since the last barrier.
+// Every access is checked: it is within one buffer, and aligned to its size. Shared memory records which thread
+// wrote and which threads read each part since the last barrier.
 #pragma once
 #include <vector>
 
@@ -23,7 +22,7 @@ inline void check_alignment(int thread, u64 address, int size) {
 class GlobalMemory {
  public:
   explicit GlobalMemory(const Launch& launch);
-  // Return where these bytes lie, once it is clear that they may be read or written.
+  // Check that these bytes may be read or written, and return their address.
   u8* at(int thread, u64 address, int size, bool writes, bool constant) {
     check_alignment(thread, address, size);
     Buffer* found = latest_;
@@ -42,14 +41,14 @@ class GlobalMemory {
 
   Buffer none_{};
   Buffer* first_;
-  std::vector<Buffer*> buffers_;  // what was asked for last comes first
+  std::vector<Buffer*> buffers_;  // most recently used first
   Buffer* latest_ = &none_;
 };
 
-// That of one block at a time. `granule` is the smallest access of the kernel, in bytes.
+// Shared memory of one block at a time. `granule` is the smallest access of the kernel, in bytes.
 class SharedMemory {
  public:
-  // What is there is marked with the block that wrote it, so that nothing needs to be cleared.
+  // Entries record the block that wrote them, so they need not be cleared.
   void begin_launch(s64 size, s64 granule);
   void begin_block();
   // All threads of the block have met at a barrier.
@@ -60,7 +59,7 @@ class SharedMemory {
   // Atomic operations race only with plain accesses.
   u8* peek(int thread, u64 address, int size);
   void store(int thread, u64 address, int size, const void* value, bool atomic);
-  // Take what lies there for not written: a copy to it is on its way.
+  // Mark these bytes as not written, because a copy to them is pending.
   void forget(int thread, u64 address, int size);
 
  private:
@@ -82,7 +81,7 @@ class SharedMemory {
   std::vector<Granule> granules_;
 };
 
-// That of the single threads of a block.
+// Local memory of the threads of a block.
 class LocalMemory {
  public:
   void begin_block(int threads, s64 size);

@@ -1,5 +1,4 @@
-// A kernel as the decoder hands it over, and what comes back of a launch. Python has the same layouts
-// (program.py).
+// A decoded kernel, and the result of a launch. program.py has the same layouts.
 #pragma once
 #include "lanes.h"
 
@@ -10,11 +9,11 @@ inline constexpr int WARPS = 32;  // of a block
 // Location of a value: a register of all lanes of a block, or a constant.
 struct Operand {
   s64 offset;    // of registers: the bytes before it for one warp; of constants: their number
-  s32 tracked;   // the number of the mask that says who wrote it; -1: the decoder has seen to that
+  s32 tracked;   // number of the mask of threads that wrote it; -1: the decoder has checked its writes
   u8 bytes;      // of a lane
   u8 constant;   // the same in every lane
   u8 negated;    // a predicate
-  u8 is_signed;  // what is narrower is extended with its sign
+  u8 is_signed;  // narrower values are extended with their sign
 };
 
 enum Kind : s32 {
@@ -104,7 +103,7 @@ struct Failure {
   char message[160];
 };
 
-// What is thrown inside, and becomes a Failure.
+// The internal exception that becomes a Failure.
 struct Fault {
   Class kind;
   int thread;

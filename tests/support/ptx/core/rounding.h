@@ -1,4 +1,4 @@
-// Between the widths of floating point, each rounded once; NaN as the device has it.
+// Conversions between widths of floating point, each rounded once. NaN has the bits of the device.
 #pragma once
 #include <cmath>
 
@@ -14,7 +14,7 @@ inline To bits_as(From from) {
   return to;
 }
 
-// The device has one NaN of float32, and hands on those of float64.
+// The device has a single NaN of float32, and propagates those of float64.
 inline f32 with_nan(f32 value) { return value == value ? value : bits_as<f32>(u32(0x7FFFFFFF)); }
 inline f64 with_nan(f64 value) { return value; }
 
@@ -22,13 +22,13 @@ inline f32 to_float(f32 value) { return value; }
 inline f32 to_float(bf16 value) { return bits_as<f32>(u32(value.bits) << 16); }
 inline f32 to_float(f16 value) {
   const u32 sign = u32(value.bits & 0x8000) << 16, magnitude = value.bits & 0x7FFF;
-  // Scaled by a power of two, which is exact for those below the normal ones too.
+  // Scale by a power of two, which is exact for subnormal numbers too.
   const f32 scaled = bits_as<f32>(magnitude << 13) * 0x1p112F;
   const u32 finite = bits_as<u32>(scaled), other = magnitude << 13 | 0x7F800000;
   return bits_as<f32>(sign | (magnitude < 0x7C00 ? finite : other));
 }
 
-// Rounded to odd: rounded once more, to fewer bits, it is rounded as if only once.
+// Round to odd. A second rounding, to fewer bits, then gives the result of a single rounding.
 inline f32 narrowed_to_odd(f64 value) {
   const f32 single = f32(value);
   const u32 bits = bits_as<u32>(single);

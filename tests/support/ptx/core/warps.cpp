@@ -1,4 +1,4 @@
-// What the threads of a warp do together: votes, exchanges, reductions.
+// Instructions of the threads of a warp together: votes, exchanges, reductions.
 #include "machine.h"
 
 namespace ptx {
@@ -13,7 +13,7 @@ void Machine::together(const Step& step, int warp, u32 lanes) {
       return reduce(step, warp, lanes);
     case MATCH:
       return match(step, warp, lanes);
-    default:  // what they wrote to shared memory is there for them
+    default:  // the warp's writes to shared memory are visible to its threads
       if (lanes == alive_.of[warp]) shared_.meet_warp(warp);
   }
 }
