@@ -15,16 +15,9 @@ import pytest
 
 from iet.errors import InputError, RegistryError, SchemeMismatch
 from iet.marks.registry import Registry
-from iet.marks.scheme import Scheme
 from tests.support import teams
 from tests.support.conditions import posix
 from tests.support.registries import V, damaged, rewrite
-
-
-def test_create(path: pathlib.Path) -> None:
-    registry = Registry.create(path, vocab_size=V, scheme=Scheme(kappa=1.5, n_gram=3))
-    assert registry.path == path
-    assert registry.profile.scheme.n_gram == 3
 
 
 @posix

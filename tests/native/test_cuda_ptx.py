@@ -32,7 +32,7 @@ from tests.support.cuda_cases import (
     laid_out,
     random_logits,
 )
-from tests.support.cuda_on_host import OnHost
+from tests.support.cuda_on_host import OnHost, empty_caches
 from tests.support.keys import key_table
 from tests.support.known_answers import vectors
 from tests.support.ptx.build import EVERYTHING, TARGETS
@@ -53,12 +53,8 @@ def device(request: pytest.FixtureRequest) -> Iterator[Kernels]:
     else:
         device = request.getfixturevalue("interpreted")
         device.target = request.param
-    caches: tuple[dict[Any, Any], ...] = (cuda._tables, cuda._refused, cuda._records)  # type: ignore[assignment]
-    for cache in caches:
-        cache.clear()
-    yield device
-    for cache in caches:
-        cache.clear()
+    with empty_caches():
+        yield device
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -12,6 +12,12 @@ from tests.support.conditions import needs_native
 pytestmark = needs_native
 
 
+def numbered(kinds):
+    """Number the kinds of pairs as they first occur; -1 stays."""
+    seen = {-1: -1}
+    return np.array([seen.setdefault(kind, len(seen) - 1) for kind in kinds.tolist()], np.int64)
+
+
 def naive_shared_weights(pairs, window):
     nearby = np.abs(np.subtract.outer(np.arange(len(pairs)), np.arange(len(pairs)))) < window
     count = (nearby & (pairs[:, None] == pairs)).sum(axis=1)
@@ -21,18 +27,14 @@ def naive_shared_weights(pairs, window):
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 200), st.integers(1, 40), st.integers(1, 300))
 def test_shared_weights_equal_the_definition(seed, tokens, kinds, window):
-    drawn = np.random.default_rng(seed).integers(-1, kinds, tokens)
-    seen = {-1: -1}
-    pairs = np.array([seen.setdefault(kind, len(seen) - 1) for kind in drawn.tolist()], np.int64)
+    pairs = numbered(np.random.default_rng(seed).integers(-1, kinds, tokens))
     np.testing.assert_allclose(shared_weights(pairs, window), naive_shared_weights(pairs, window), rtol=1e-6)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 200), st.integers(1, 40), st.integers(1, 300))
 def test_fresh_weights_equal_the_definition(seed, tokens, kinds, window):
-    drawn = np.random.default_rng(seed).integers(-1, kinds, tokens)
-    seen = {-1: -1}
-    pairs = np.array([seen.setdefault(kind, len(seen) - 1) for kind in drawn.tolist()], np.int64)
+    pairs = numbered(np.random.default_rng(seed).integers(-1, kinds, tokens))
     expected = [
         pair >= 0 and pair not in pairs[max(0, t - window) : t].tolist()
         for t, pair in enumerate(pairs.tolist())
@@ -86,9 +88,7 @@ def naive_far_sources(pairs, window, shortest):
 def test_far_sources_equal_the_definition(seed, passages, shortest, window):
     draw = np.random.default_rng(seed)
     runs = [draw.integers(-1, 30, draw.integers(1, 40)) for _ in range(passages)]
-    ids = np.concatenate([runs[i] for i in draw.integers(0, passages, 12)])
-    seen = {-1: -1}
-    pairs = np.array([seen.setdefault(kind, len(seen) - 1) for kind in ids.tolist()], np.int64)
+    pairs = numbered(np.concatenate([runs[i] for i in draw.integers(0, passages, 12)]))
     expected = naive_far_sources(pairs, window, shortest)
     sources = far_sources(pairs, window, shortest)
     assert (list(range(len(pairs))) if sources is None else sources.tolist()) == expected

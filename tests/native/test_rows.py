@@ -13,7 +13,7 @@ from iet.marks.keys import KeyTable
 from iet.native import cuda, reference, rows
 from iet.native.rows import LEFT_ALONE, SequenceRows
 from tests.support.cuda_cases import QueuedOps, bits, expected, random_logits
-from tests.support.cuda_on_host import launches
+from tests.support.cuda_on_host import empty_caches, launches
 from tests.support.keys import key_table
 
 torch = pytest.importorskip("torch")
@@ -24,21 +24,16 @@ V = 300
 @pytest.fixture(autouse=True, params=["compiled for the CPU", "interpreted PTX"])
 def launched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
     """Return the counter of launches."""
-    caches: tuple[dict[Any, Any], ...] = (cuda._tables, cuda._refused, cuda._records)  # type: ignore[assignment]
-    for cache in caches:
-        cache.clear()
     if request.param == "interpreted PTX":
         device = request.getfixturevalue("interpreted")
         monkeypatch.setattr(rows, "load_cuda", lambda: device.module)
-        with device.watching():
+        with empty_caches(), device.watching():
             yield lambda: sum(device.launches.values())
     else:
         module = request.getfixturevalue("module")
         monkeypatch.setattr(rows, "load_cuda", lambda: module)
-        yield lambda: launches(module)
-    for cache in caches:
-        cache.clear()
-    cuda._in_graphs.clear()
+        with empty_caches():
+            yield lambda: launches(module)
 
 
 class Table:

@@ -33,15 +33,22 @@ SOURCES = [ROOT / "csrc" / "cuda" / f"{name}.cu" for name in ("embed", "permute"
 
 
 @contextlib.contextmanager
+def empty_caches() -> Iterator[None]:
+    """Forget what was put on devices, before and after."""
+    caches: tuple[Any, ...] = (cuda._tables, cuda._refused, cuda._records, cuda._in_graphs)
+    for cache in caches:
+        cache.clear()
+    yield
+    for cache in caches:
+        cache.clear()
+
+
+@contextlib.contextmanager
 def built() -> Iterator[Any]:
-    """Compile the module, once; forget what was put on devices before. Skips where nothing compiles it."""
-    caches: tuple[dict[Any, Any], ...] = (cuda._tables, cuda._refused, cuda._records)  # type: ignore[assignment]
+    """Compile the module, once, and begin with empty caches. Skips where nothing compiles it."""
     module = _build()
-    for cache in caches:
-        cache.clear()
-    yield module
-    for cache in caches:
-        cache.clear()
+    with empty_caches():
+        yield module
 
 
 @functools.cache
