@@ -23,7 +23,7 @@ KINDS = ("documents", "segments", "quarantine")
 
 _CHUNK_NAME = re.compile(rf"({'|'.join(KINDS)})-(\d{{6,}})-(\d{{6,}})\.(?:parquet|jsonl)")
 _TEMPORARY_NAME = re.compile(r"\.(.+)\.[0-9a-f]+\.tmp")
-_STATE_NAME = re.compile(r"shard-\d+-of-\d+\.json")
+_STATE_NAME = re.compile(r"shard-(\d+)-of-(\d+)\.json")
 _RUN = "run.json"
 _MAY_DIFFER = ("max_record", "not_read")
 """Parts of a configuration that may change in a resumed run, as they move no record to another chunk."""
@@ -103,10 +103,13 @@ class Folder:
         self.storage.delete(self.file(name))
 
     @contextlib.contextmanager
-    def locked(self, name: str, refusal: str) -> Iterator[None]:
-        """Hold a lock of this process. Windows, stores and some network file systems have none.
+    def locked(self, shard: Shard) -> Iterator[None]:
+        """Hold the lock of a shard. Windows, stores and some network file systems have none.
 
         In a store, a shard that is started twice is audited twice, with the same result.
+
+        Raises:
+            InputError: another process holds the lock, or the folder cannot be written.
         """
         if sys.platform == "win32" or not self.is_local:
             yield
@@ -114,14 +117,17 @@ class Folder:
         import fcntl
 
         try:
-            descriptor = os.open(self.file(name), os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(self.file(shard.lock), os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:  # as on a disk that can only be read
-            raise InputError(f"{self.file(name)}: cannot be written ({error.strerror})") from None
+            raise InputError(f"{self.file(shard.lock)}: cannot be written ({error.strerror})") from None
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InputError(f"{refusal}; expected one at a time") from None
+                raise InputError(
+                    f"{self.path}: another process is at work on shard {shard.index}/{shard.count}; expected"
+                    " one at a time"
+                ) from None
             except OSError:
                 pass
             yield
@@ -246,7 +252,7 @@ def claimed(
         raise InputError(f"{folder.path}: cannot be made or read ({error.strerror})") from None
     if existing and not folder.exists(_RUN):
         raise InputError(f"{folder.path}: got a folder with {sorted(existing)[:3]}, expected an empty one")
-    with folder.locked(shard.lock, _at_work(folder, shard.lock)):
+    with folder.locked(shard):
         previous, exists = configuration, folder.exists(_RUN)
         if exists:
             try:
@@ -294,16 +300,11 @@ def _reopen_other_shards(folder: Folder, shard: Shard) -> None:
     Raises:
         InputError: another process works on one of them.
     """
-    for other in sorted(filter(_STATE_NAME.fullmatch, folder.names())):
-        if other != shard.state:
-            lock = f".{other.removesuffix('.json')}.lock"
-            with folder.locked(lock, _at_work(folder, lock)):
-                folder.drop(other)
-
-
-def _at_work(folder: Folder, lock: str) -> str:
-    _, index, _, count = lock.strip(".").removesuffix(".lock").split("-")
-    return f"{folder.path}: another process is at work on shard {index}/{count}"
+    for match in filter(None, map(_STATE_NAME.fullmatch, sorted(folder.names()))):
+        other = Shard(int(match[1]), int(match[2]))
+        if other != shard:
+            with folder.locked(other):
+                folder.drop(other.state)
 
 
 def _differences(previous: Any, current: Any, location: str = "") -> Iterator[str]:
