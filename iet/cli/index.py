@@ -11,9 +11,8 @@ from collections.abc import Iterator
 
 from iet.cli.options import Commands, add_registry, load_registry, refuse_uris, say
 from iet.cli.progress import progress
-from iet.cli.texts import read_bytes
+from iet.cli.texts import decoded, read_bytes
 from iet.errors import InputError
-from iet.marks.files import kind_of_keys
 
 
 def add(commands: Commands) -> None:
@@ -75,17 +74,14 @@ def _texts(files: list[str]) -> Iterator[str]:
     """Yield the texts of some files; a file is read when it is its turn."""
     for file in files:
         data = read_bytes(file)
-        if (kind := kind_of_keys(data)) is not None:
-            raise InputError(f"{file}: got {kind}, expected published text")
         if not file.lower().endswith(".jsonl"):
-            yield _decoded(file, data)
+            yield decoded(data, None, file)
             continue
         for number, line in enumerate(data.removeprefix(codecs.BOM_UTF8).splitlines(), 1):
             if not line.strip():
                 continue
-            decoded = _decoded(file, line)
             try:
-                text = json.loads(decoded)["text"]
+                text = json.loads(line.decode())["text"]  # from bytes, json.loads would also accept UTF-16
                 if not isinstance(text, str):
                     raise TypeError
             except (LookupError, TypeError, ValueError, RecursionError):
@@ -98,12 +94,3 @@ def _texts(files: list[str]) -> Iterator[str]:
                     f" U+{ord(half[0]):04X}, expected text that UTF-8 can hold"
                 )
             yield text
-
-
-def _decoded(file: str, data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{file}: byte {error.start} is {data[error.start]:#04x}, which is not UTF-8; expected UTF-8 text"
-        ) from None

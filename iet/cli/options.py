@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from iet.audit.options import options
 from iet.bulk.storage import is_uri
-from iet.cli.texts import read_bytes
+from iet.cli.texts import decoded, read_bytes
 from iet.errors import InputError
 from iet.marks.files import refuse_to_lose_keys
 from iet.marks.registry import ENVIRONMENT_VARIABLE, Registry
@@ -206,13 +206,7 @@ def read_sessions(path: pathlib.Path) -> list[str]:
     """Return ids of sessions, one a line; empty lines count for nothing."""
     from iet.marks.names import checked_session
 
-    try:
-        lines = read_bytes(path).decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: not UTF-8 at byte {error.start}, expected ids of sessions, one a line"
-        ) from None
-    values = []
+    lines, values = decoded(read_bytes(path), None, path).removeprefix("\ufeff").split("\n"), []
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:

@@ -46,7 +46,7 @@ def test_what_is_refused(
     for arguments, code, message in (
         (["index", "add", index, text, "--agent", "nobody", "-r", team], 3, "nobody"),
         (["index", "add", index, tmp_path / "gone.txt", "--agent", "critic", "-r", team], 3, "gone.txt"),
-        (["index", "add", index, team, "--agent", "critic", "-r", team], 3, "expected published text"),
+        (["index", "add", index, team, "--agent", "critic", "-r", team], 3, "expected text"),
         (["index", "add", index, text, "--agent", "critic", "-r", team, "--tokenizer", text], 3, "tokenizer"),
         (["index", "add", text, text, "--agent", "critic", "-r", team], 3, "cannot be written"),
         (["index", "show", tmp_path / "gone.idx", "-r", team], 3, "no index of published text"),
