@@ -17,14 +17,13 @@ from iet.cli.options import (
     add_encoding,
     add_registry,
     add_tokenizer,
-    audit_options,
+    auditor_of,
     load_registry,
     name_and_value,
     refuse_to_replace,
     say,
     secret_mount,
     some_path,
-    tokenizers_of,
     whole,
 )
 from iet.cli.outputs import FORMATS, formats_of, write_report
@@ -243,7 +242,7 @@ def _audit(arguments: argparse.Namespace) -> int:
         output = pathlib.Path(arguments.output[0])
         if output.suffix == ".json" and not output.is_dir() and not is_uri(arguments.output[0]):
             raise InputError(f"{output}: got a file for many documents, expected a folder for the tables")
-        return _audit_files(arguments, _auditor_of(arguments, _keys_of(arguments)))
+        return _audit_files(arguments, auditor_of(arguments, _keys_of(arguments)))
     # Check all options before the work that takes time.
     file, formats = arguments.inputs[0], formats_of(arguments)
     signers = signers_of(arguments) if arguments.sign else []
@@ -252,7 +251,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     name = "text" if file == "-" else shown_path(pathlib.Path(file).name)
     text, parts = _read(arguments, file)
     with auditing():
-        auditor = _auditor_of(arguments, registry)
+        auditor = auditor_of(arguments, registry)
         report = auditor.audit(text, **parts)
         write_report(report, auditor, formats, signers, name, text=not arguments.no_text)
     if arguments.json:
@@ -345,14 +344,6 @@ def _parameters(arguments: argparse.Namespace) -> dict[str, Any]:
             raise InputError(f"--parameter: got {name!r} twice, expected each once")
         parameters[name] = value
     return parameters
-
-
-def _auditor_of(arguments: argparse.Namespace, registry: Any) -> Any:
-    """Return the auditor that the options describe."""
-    import iet
-
-    tokenizer = tokenizers_of(arguments, registry) if arguments.scheme is None else None
-    return iet.Auditor(registry, tokenizer=tokenizer, **audit_options(arguments))
 
 
 def _read(arguments: argparse.Namespace, file: str) -> tuple[str, dict[str, Any]]:

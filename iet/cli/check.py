@@ -14,12 +14,11 @@ from iet.cli.options import (
     add_audit_options,
     add_registry,
     add_tokenizer,
-    audit_options,
+    auditor_of,
     load_registry,
     refuse_to_replace,
     refuse_uris,
     say,
-    tokenizers_of,
 )
 from iet.cli.progress import auditing
 from iet.cli.texts import read_bytes, shown
@@ -82,7 +81,6 @@ def add(commands: Commands) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    import iet
     from iet.report.lines import width_of
 
     refuse_uris([arguments.trace])
@@ -93,7 +91,7 @@ def _check(arguments: argparse.Namespace) -> int:
             raise InputError(f"{path}: no such folder, expected an existing one")
     registry = load_registry(arguments)
     refuse_to_replace(arguments, [arguments.trace], arguments.output, registry)
-    auditor = iet.Auditor(registry, tokenizer=tokenizers_of(arguments, registry), **audit_options(arguments))
+    auditor = auditor_of(arguments, registry)
     names = _names(arguments.agent, auditor.agents)
     data, name = read_bytes(arguments.trace), shown(arguments.trace)
     try:

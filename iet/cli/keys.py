@@ -18,10 +18,10 @@ from iet.cli.options import (
     say,
 )
 from iet.cli.progress import progress
-from iet.cli.texts import read_bytes
+from iet.cli.texts import decoded, read_bytes
 from iet.errors import InputError
 from iet.marks.families import FAMILIES
-from iet.marks.files import kind_of_keys, write_file
+from iet.marks.files import write_file
 
 _READING = "reading the tokenizer"
 
@@ -187,14 +187,7 @@ def _check_add(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -
 def _keys_add(arguments: argparse.Namespace) -> int:
     names = list(arguments.names)
     if arguments.file is not None:
-        data = read_bytes(arguments.file)
-        _refuse_secrets(arguments.file, data)
-        try:
-            lines = data.decode().splitlines()
-        except UnicodeDecodeError as error:
-            raise InputError(f"{arguments.file}: not UTF-8 from byte {error.start} on") from None
-        stripped = [line.strip() for line in lines]
-        names += [line for line in stripped if line and not line.startswith("#")]
+        names += _names_in(arguments.file)
     if not names:
         raise InputError(f"{arguments.file}: got no name, expected one on each line")
     with _to_change(arguments) as registry:
@@ -203,14 +196,15 @@ def _keys_add(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_secrets(file: pathlib.Path, data: bytes) -> None:
-    """Raise an InputError if a file of names is one of keys, whose lines would become names that all see."""
-    kind = kind_of_keys(data)
-    if kind is None:
-        with contextlib.suppress(ValueError, RecursionError):
-            kind = "a JSON object, as keys of engines are" if isinstance(json.loads(data), dict) else None
-    if kind is not None:
-        raise InputError(f"{file}: got {kind}, expected a name on each line")
+def _names_in(file: pathlib.Path) -> list[str]:
+    """Return the names in a file. A file of keys is refused: everybody sees names."""
+    text, content = decoded(read_bytes(file), None, file), None
+    with contextlib.suppress(ValueError, RecursionError):
+        content = json.loads(text)
+    if isinstance(content, dict):
+        raise InputError(f"{file}: got a JSON object, as keys of engines are, expected a name on each line")
+    lines = [line.strip() for line in text.splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def _keys_list(arguments: argparse.Namespace) -> int:

@@ -9,9 +9,8 @@ from iet.cli.options import (
     add_audit_options,
     add_registry,
     add_tokenizer,
-    audit_options,
+    auditor_of,
     load_registry,
-    tokenizers_of,
 )
 from iet.errors import missing
 
@@ -32,10 +31,9 @@ def _mcp(arguments: argparse.Namespace) -> int:
         from iet.service.tools import server
     except ImportError as error:
         raise missing(f"tools for agents need {error.name}", "mcp") from None
-    import iet
 
     registry = load_registry(arguments)
-    auditor = iet.Auditor(registry, tokenizer=tokenizers_of(arguments, registry), **audit_options(arguments))
+    auditor = auditor_of(arguments, registry)
     auditor.check(["a"], [None])  # report a missing tokenizer before a client waits
     server(auditor).run("stdio")
     return 0

@@ -154,6 +154,15 @@ def tokenizers_of(arguments: argparse.Namespace, registry: Any) -> Any:
     return named or None
 
 
+def auditor_of(arguments: argparse.Namespace, registry: Any) -> Any:
+    """Return the auditor that the options describe."""
+    import iet
+
+    is_foreign = getattr(arguments, "scheme", None) is not None  # the keys have their tokenizer
+    tokenizer = None if is_foreign else tokenizers_of(arguments, registry)
+    return iet.Auditor(registry, tokenizer=tokenizer, **audit_options(arguments))
+
+
 _FILES = ("registry", "keys", "tokenizer", "sessions", "sign", "public")
 """Options that name files to read; what they name otherwise (URIs, models, keys themselves) is no file."""
 

@@ -161,11 +161,11 @@ def test_names_come_from_a_file_too(team: pathlib.Path, tmp_path: pathlib.Path, 
     (tmp_path / "key.pem").write_text("-----BEGIN PRIVATE KEY-----\nMC4C\n-----END PRIVATE KEY-----\n")
     (tmp_path / "keys.json").write_text('{"planner": 42, "critic": 4711}\n')
     for arguments, message in (
-        (["--from", names], "not UTF-8 from byte 6 on"),
+        (["--from", names], "byte 6 is 0xff, which is not UTF-8"),
         (["--from", tmp_path / "none.txt"], "cannot be read"),
         (["--from", tmp_path / "empty.txt"], "empty.txt: got no name, expected one on each line"),
-        (["--from", team], "team.json: got a registry, expected a name on each line"),
-        (["--from", tmp_path / "key.pem"], "key.pem: got a private key, expected a name"),
+        (["--from", team], "team.json: got a registry"),
+        (["--from", tmp_path / "key.pem"], "key.pem: got a private key"),
         (["--from", tmp_path / "keys.json"], "keys.json: got a JSON object, as keys of engines are"),
     ):
         assert message in run_iet(3, "keys", "add", "-r", team, *arguments)
