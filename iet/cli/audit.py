@@ -27,7 +27,7 @@ from iet.cli.options import (
     whole,
 )
 from iet.cli.outputs import FORMATS, formats_of, write_report
-from iet.cli.progress import auditing
+from iet.cli.progress import progress
 from iet.cli.sign import add_signing, signers_of
 from iet.cli.texts import MAXIMUM, conversation_in, read_text
 from iet.errors import InputError, missing
@@ -250,7 +250,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     refuse_to_replace(arguments, [file], formats, registry)
     name = "text" if file == "-" else shown_path(pathlib.Path(file).name)
     text, parts = _read(arguments, file)
-    with auditing():
+    with progress("auditing"):
         auditor = auditor_of(arguments, registry)
         report = auditor.audit(text, **parts)
         write_report(report, auditor, formats, signers, name, text=not arguments.no_text)
@@ -291,7 +291,7 @@ def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
     values = {name: getattr(arguments, name) for name in _MANY}
     options = {name: value for name, value in values.items() if value is not None}
     options |= {"encoding": arguments.encoding, "max_record": arguments.max_text, **dict(arguments.column)}
-    with auditing(1.0) as move:
+    with progress("auditing", 1.0) as move:
         summary = files.audit_files(auditor, arguments.inputs, arguments.output[0], progress=tell, **options)
     if summary.not_read:
         print(f"iet: {not_read_note(summary.not_read)}", file=sys.stderr)

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from iet.cli.options import Commands, add_registry, load_registry
-from iet.cli.progress import auditing, progress
+from iet.cli.progress import progress
 from iet.cli.texts import decoded, read_bytes
 from iet.report.lines import harmless
 
@@ -175,7 +175,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
             print(harmless(message), file=sys.stderr)
         for _ in calibrate.read_corpus(arguments.null):
             pass  # refuse an unreadable text before the audits, which take hours
-        with auditing() as move:
+        with progress("auditing") as move:
             null = calibrate.null(
                 load_registry(arguments),
                 calibrate.read_corpus(arguments.null),

@@ -20,7 +20,7 @@ from iet.cli.options import (
     refuse_uris,
     say,
 )
-from iet.cli.progress import auditing
+from iet.cli.progress import progress
 from iet.cli.texts import read_bytes, shown
 from iet.errors import InputError
 from iet.marks.files import write_file
@@ -99,7 +99,7 @@ def _check(arguments: argparse.Namespace) -> int:
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     _tell_unknown(names, trace.pieces)
-    with auditing():
+    with progress("auditing"):
         result = auditor.check_trace(trace, names)
     if arguments.otel:
         from iet.report import telemetry

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from iet.cli.options import Commands, say, some_path
-from iet.cli.progress import auditing, progress
+from iet.cli.progress import progress
 from iet.errors import IetError, InputError, RegistryError, missing
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
@@ -323,7 +323,7 @@ def stage(
 
     # From here on nothing but the final text and the registry is used.
     audited = time.perf_counter()
-    with auditing():
+    with progress("auditing"):
         report = auditor.audit((out / "final.txt").read_bytes().decode())
         finished = time.perf_counter()
         forced = Auditor(registry, allow_unattributed=False).audit(report.text)

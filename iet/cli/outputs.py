@@ -66,8 +66,10 @@ def write_report(
         name: Name of the text on the page and in the signed report.
         text: Whether *.json holds the text.
     """
+    when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    about = [name, f"read {when} with {', '.join(auditor.registry_names)}"]
     texts: dict[str, Callable[[], str]] = {
-        ".html": lambda: report.to_html(about=[name, provenance(auditor)]),
+        ".html": lambda: report.to_html(about=about),
         ".prov.json": report.to_prov,
         ".json": lambda: report.to_json(text=text),
         ".dot": report.transitions.to_dot,
@@ -81,15 +83,11 @@ def write_report(
 
             contents[path] = sign.sign(report, signers, name=name)
         else:
-            contents[path] = _plot(report, suffix)
+            file = io.BytesIO()
+            report.plot().figure.savefig(file, format=suffix[1:], dpi=150)
+            contents[path] = file.getvalue()
     for path, data in contents.items():
         write_file(path, data)
-
-
-def provenance(auditor: Any) -> str:
-    """Return a line of a page with the time and the registry of the audit."""
-    when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return f"read {when} with {', '.join(auditor.registry_names)}"
 
 
 def _need_matplotlib() -> None:
@@ -99,10 +97,3 @@ def _need_matplotlib() -> None:
     except ImportError as error:
         raise BackendUnavailable(f"plotting: {error}; pip install matplotlib") from None
     matplotlib.use("Agg")
-
-
-def _plot(report: Any, suffix: str) -> bytes:
-    """Return the plot of a report as the bytes of a file with this suffix."""
-    file = io.BytesIO()
-    report.plot().figure.savefig(file, format=suffix[1:], dpi=150)
-    return file.getvalue()

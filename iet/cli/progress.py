@@ -46,11 +46,6 @@ def progress(line: str, total: float | None = None) -> Iterator[Update]:
         bar.thread.join()
 
 
-def auditing(total: float | None = None) -> contextlib.AbstractContextManager[Update]:
-    """Show `progress` of an audit."""
-    return progress("auditing", total)
-
-
 class _Bar:
     """A bar drawn by a thread of its own, so that the time on it moves while the work is silent."""
 

@@ -8,7 +8,7 @@ import pathlib
 import sys
 from typing import Any
 
-from iet.cli.options import Commands, add_registry, load_registry, name_and_value, secret_mount
+from iet.cli.options import Commands, add_registry, add_tokenizer, load_registry, name_and_value, secret_mount
 from iet.errors import BackendUnavailable, InputError, TokenizerMismatch, check_number
 from iet.report.lines import harmless
 
@@ -44,12 +44,7 @@ def add(commands: Commands) -> None:
         "--no-auth", action="store_true", help="accept requests without a token, only on a loopback address"
     )
     serve.add_argument("--workers", type=int, metavar="N", help="processes (default: the number of cores)")
-    serve.add_argument(
-        "--tokenizer",
-        action="append",
-        metavar="[PROFILE=]PATH",
-        help="tokenizer.json instead of the registry's path; once for each profile",
-    )
+    add_tokenizer(serve)
     serve.add_argument(
         "--published",
         type=pathlib.Path,
