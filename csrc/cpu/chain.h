@@ -15,9 +15,9 @@ inline int64_t chain_width(int64_t states) { return (states + kChainLanes - 1) /
 struct Chain {
   const float* ratios;  // [T, states]
   int64_t tokens, states, stages;
-  const double *prior, *leave,
-      *self_transition;  // [width], padded by 0; self_transition is 1 for agents, and 1 for the null state if
-                         // it alternates with agents, else 0
+  const double *prior, *leave;  // [width], padded by 0
+  // [width]; 1 for agents; for the null state 1 if it alternates with agents, else 0
+  const double* self_transition;
   double rate, lowest, highest, null_rate_ratio;
 };
 

@@ -22,7 +22,7 @@ struct Call {
   void expect(bool passed, const char* what) {
     if (passed) return;
     ++faults;
-    std::fprintf(stderr, "%s: not what one at a time gives\n", what);
+    std::fprintf(stderr, "%s: differs from the expected result\n", what);
   }
 };
 

@@ -199,7 +199,7 @@ def test_asynchronous_copies_need_a_wait() -> None:
         ("ld.shared.v4.u32 {%r0, %r1, %r2, %r3}, [tile+8];", Misaligned, "no multiple of 16"),
         ("st.shared.u32 [tile+256], %t;", OutOfBounds, "256 bytes of shared memory"),
         (f"{SLOT} st.shared.u32 [%r1+4], %t;", OutOfBounds, r"thread \(63, 0, 0\)"),
-        ("ld.shared.u32 %r0, [tile];", Uninitialised, "shared memory that nobody wrote"),
+        ("ld.shared.u32 %r0, [tile];", Uninitialised, "shared memory that no thread wrote"),
         ("st.shared.u16 [tile], %h0;", Uninitialised, "a register that was not written"),
         ("add.u32 %r0, %r1, %t;", Uninitialised, "a register that was not written"),
         (

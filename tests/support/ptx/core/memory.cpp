@@ -84,7 +84,7 @@ u8* SharedMemory::peek(int thread, u64 address, int size) {
   check(thread, address, size);
   for (u64 i = address / granule_, last = (address + size - 1) / granule_; i <= last; i++) {
     if (!ready(granules_[i])) {
-      throw fault(UNINITIALISED, thread, "reads shared memory that nobody wrote, at %llu",
+      throw fault(UNINITIALISED, thread, "reads shared memory that no thread wrote, at %llu",
                   (unsigned long long)address);
     }
   }
