@@ -128,7 +128,9 @@ def audit_files(
             input has changed; or another process works on the shard.
         IetError: more than 20 workers died, or the registry has changed when one starts.
     """
-    index, count = _checked_shard(shard)
+    index, count = shard
+    check_number("shard", count, 1)
+    check_number("shard", index, 1, count)
     check_number("workers", workers, 1, 1024)
     check_number("chunk_rows", chunk_rows, 1)
     check_number("max_record", max_record, 1)
@@ -146,12 +148,10 @@ def audit_files(
             benjamini_hochberg([], fdr)
         except InputError:
             raise InputError(f"fdr: got {fdr!r}, expected a number between 0 and 1") from None
-        if count > 1:
-            raise InputError(f"fdr: got shard {index}/{count}, expected one shard, which has all documents")
     check_encoding(encoding)
-    if (csv or pages) and count > 1:
+    if (csv or pages or fdr is not None) and count > 1:
         raise InputError(
-            f"csv, pages: got shard {index}/{count}, expected one shard, which has all documents"
+            f"csv, pages, fdr: got shard {index}/{count}, expected one shard, which has all documents"
         )
     target = folder_of(out)
     if (csv or pages) and not target.is_local:
@@ -269,13 +269,3 @@ class ChunkManifest:
                 self._change()
                 remove(self._folder, index)
         return sorted(self._seen)
-
-
-def _checked_shard(shard: tuple[int, int]) -> tuple[int, int]:
-    try:
-        index, count = shard
-        if 1 <= index <= count and isinstance(index, int) and isinstance(count, int):
-            return index, count
-    except (TypeError, ValueError):
-        pass
-    raise InputError(f"shard: got {shard!r}, expected (i, n) with 1 <= i <= n")

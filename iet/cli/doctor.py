@@ -22,9 +22,6 @@ from iet.native.load import SCHEME_VERSION
 
 PACKAGES = ("numpy", "numba", "tokenizers", "torch", "transformers", "rich")
 
-_OF_SERVER = ("model", "engine", "tokenizer", "tokens")
-"""Options of `iet doctor` that are those of `iet.cli.server_check.ask`."""
-
 
 def add(commands: Commands) -> None:
     """Add `iet doctor`."""
@@ -141,7 +138,7 @@ def _ask_server(arguments: argparse.Namespace) -> int:
     from iet.cli import server_check
     from iet.report.wording import p_value
 
-    options = {name: getattr(arguments, name) for name in _OF_SERVER}
+    options = {name: getattr(arguments, name) for name in ("model", "engine", "tokenizer", "tokens")}
     with progress("asking the server") as move:
         findings = server_check.ask(
             arguments.server,

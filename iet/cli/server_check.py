@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from iet.audit.auditor import Auditor
-from iet.errors import BackendUnavailable, InputError
+from iet.errors import BackendUnavailable, InputError, check_number
 from iet.generation.agents import ENGINES, Engine, body
 from iet.marks.registry import Registry
 
@@ -155,12 +155,8 @@ def ask(
     """
     if engine not in ENGINES:
         raise InputError(f"engine: got {engine!r}, expected one of {list(ENGINES)}")
-    if tokens < len(PROMPTS):
-        raise InputError(f"tokens: got {tokens}, expected at least {len(PROMPTS)}")
-    if not 0 < timeout <= MAX_TIMEOUT:
-        raise InputError(
-            f"timeout: got {timeout}, expected a number of seconds above 0, {MAX_TIMEOUT} at most"
-        )
+    check_number("tokens", tokens, len(PROMPTS))
+    check_number("timeout", timeout, 0.05, MAX_TIMEOUT, integer=False)
     profile = registry.profile_of(agent)
     auditor = Auditor(registry, profile=profile.id, tokenizer=tokenizer, known_agents=[agent], level=LEVEL)
     registry.open_tokenizer(profile.id, tokenizer)  # a missing tokenizer is an error before the server writes

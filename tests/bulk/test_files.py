@@ -218,7 +218,7 @@ def test_what_is_refused_before_any_work(auditor: Auditor, tmp_path: pathlib.Pat
         (["a.jsonl"], {"shard": (3, 2)}, "shard: got"),
         (["a.jsonl"], {"shard": (1, 2), "fdr": 0.1}, "expected one shard"),
         (["a.jsonl"], {"fdr": 2}, "fdr: got 2"),
-        (["a.jsonl"], {"shard": (1, 2), "csv": True}, "csv, pages: got shard 1/2"),
+        (["a.jsonl"], {"shard": (1, 2), "csv": True}, "csv, pages, fdr: got shard 1/2"),
         (["a.jsonl"], {"templates": 2, "pages": True}, "expected neither"),
         (["a.jsonl"], {"max_record": 0}, "max_record: got 0"),
         (["a.jsonl"], {"encoding": "morse"}, "encoding: got 'morse'"),
