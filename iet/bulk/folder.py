@@ -74,7 +74,7 @@ class Folder:
         return self.storage.open(self.file(name))
 
     def table(self, name: str) -> Any:
-        """Return an argument for `pyarrow.parquet.ParquetFile`."""
+        """Open a file for pyarrow."""
         return self.storage.table(self.file(name))
 
     def check(self) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeVar
 
 from iet.errors import InputError, missing
-from iet.marks.files import shown_path, write_file
+from iet.marks.files import write_file
 
 _FIRST, _MOST = 1 << 17, 1 << 23
 """Size of the first request to a store for a file, and maximum size of the following ones, in bytes."""
@@ -60,9 +60,7 @@ class LocalStorage:
         return open(path, "rb")
 
     def table(self, path: str) -> Any:
-        """Return an argument for `pyarrow.parquet.ParquetFile`: the path, or a file if it is not UTF-8."""
-        if shown_path(path) == path:
-            return path
+        """Open a file for pyarrow, whose own paths must be UTF-8."""
         import pyarrow as pa
 
         return pa.OSFile(os.fsencode(path))
