@@ -70,9 +70,9 @@ void posteriors(Packed<float, 2> ratios, Integers cuts, int64_t part_tokens, Row
   double* part_states = scratch.take(parts * row);
   double max_prior = 0, sum = 0;
   for (int64_t i = 0; i < states; ++i) {
-    const double others = std::max(1 - prior[i], 1e-9);
-    priors[i] = prior[i], leave[i] = i < null_state || alternates ? 1 / others : 1.0;
-    initial_weights[i] = alternates ? prior[i] * others : prior[i];
+    const double other_share = std::max(1 - prior[i], 1e-9);
+    priors[i] = prior[i], leave[i] = i < null_state || alternates ? 1 / other_share : 1.0;
+    initial_weights[i] = alternates ? prior[i] * other_share : prior[i];
     if (i == null_state) initial_weights[i] /= null_rate_ratio;
     sum += initial_weights[i], max_prior = std::max(max_prior, prior[i]);
   }
@@ -142,9 +142,9 @@ void log_likelihoods(Packed<const float, 3> ratios, int64_t tokens, Row<const do
         double max_prior = 0, sum = 0;
         for (int64_t i = 0; i < states; ++i) {
           const int64_t at = i * kChainLanes + lane;
-          const double share = priors(r, i), others = std::max(1 - share, 1e-9);
-          prior[at] = share, leave[at] = i < null_state || alternating ? 1 / others : 1.0;
-          first[at] = alternating ? share * others : share;
+          const double share = priors(r, i), other_share = std::max(1 - share, 1e-9);
+          prior[at] = share, leave[at] = i < null_state || alternating ? 1 / other_share : 1.0;
+          first[at] = alternating ? share * other_share : share;
           if (i == null_state) first[at] /= null_rate_ratios[lane];
           sum += first[at], max_prior = std::max(max_prior, share);
         }

@@ -78,15 +78,15 @@ void times_before(Integers numbers, Integers starts, Integers ends, Row<int32_t>
   }
 }
 
-void merge_numbers(Integers numbers, Integers others, Integers starts, Integers ends, Matrix<int64_t> firsts,
-                   Row<int64_t> merged, Row<bool> repeated) {
+void merge_numbers(Integers numbers, Integers other_numbers, Integers starts, Integers ends,
+                   Matrix<int64_t> firsts, Row<int64_t> merged, Row<bool> repeated) {
   for (int64_t d = 0; d < starts.size; ++d) {
     for (int64_t i = 0; i < ends[d] - starts[d]; ++i) firsts(0, i) = firsts(1, i) = -1;
     int64_t count = 0;
     for (int64_t t = starts[d]; t < ends[d]; ++t) {
       if (numbers[t] < 0) continue;
       int64_t& first_of_number = firsts(0, numbers[t]);
-      int64_t& first_of_other = firsts(1, others[t]);
+      int64_t& first_of_other = firsts(1, other_numbers[t]);
       if (first_of_number < 0) first_of_number = t;
       if (first_of_other < 0) first_of_other = t;
       const int64_t first = std::min({t, first_of_number, first_of_other});
@@ -153,12 +153,12 @@ template <class X>
 void counted_sums(Matrix<const X> x, Bools counted, Integers starts, Integers ends, Integers edges,
                   Matrix<float> sums) {
   for (int64_t d = 0; d < starts.size; ++d) {
-    int64_t at = edges[d], rest = kActivityBlock;
+    int64_t at = edges[d], free_tokens = kActivityBlock;
     for (int64_t t = starts[d]; t < ends[d]; ++t) {
       if (!counted[t]) continue;
-      if (rest == 0) ++at, rest = kActivityBlock;
+      if (free_tokens == 0) ++at, free_tokens = kActivityBlock;
       for (int64_t a = 0; a < x.columns; ++a) sums(at, a) = static_cast<float>(sums(at, a) + x(t, a));
-      --rest;
+      --free_tokens;
     }
   }
 }

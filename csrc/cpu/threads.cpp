@@ -44,10 +44,10 @@ struct Pool {
 
   void serve() {
     std::unique_lock<std::mutex> lock(mutex);
-    uint64_t seen = 0;
+    uint64_t served = 0;
     for (;;) {
-      work.wait(lock, [&] { return wanted > 0 && generation != seen; });
-      seen = generation;
+      work.wait(lock, [&] { return wanted > 0 && generation != served; });
+      served = generation;
       const int worker = wanted--;
       ++running;
       lock.unlock();

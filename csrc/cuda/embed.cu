@@ -178,9 +178,9 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   uint32_t block_access = begin / kWidth;
   uint4 vectors[kVector ? kAccesses : 1];
   Storage singles[kVector ? 1 : kAccesses];
-  const auto whole = [&] { return kVector && block_access + kChunkAccesses <= accesses; };
+  const auto is_whole = [&] { return kVector && block_access + kChunkAccesses <= accesses; };
   const auto load = [&] {
-    if (whole()) {
+    if (is_whole()) {
       const uint4* const from = reinterpret_cast<const uint4*>(source) + block_access + thread;
 #pragma unroll
       for (int j = 0; j < (kVector ? kAccesses : 0); ++j) vectors[j] = from[j * kThreads];
@@ -253,7 +253,8 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
 #pragma unroll
     for (int j = 0; j < kAccesses; ++j) {
       if (block_access + j * kThreads >= accesses) break;
-      const uint32_t wanted = block_access + j * kThreads + thread, access = smaller(wanted, accesses - 1);
+      const uint32_t requested = block_access + j * kThreads + thread,
+                     access = smaller(requested, accesses - 1);
       const uint32_t v = access * kWidth;
       uint32_t left;
       const auto from = start_of(v, left);
@@ -267,16 +268,16 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
           after.z = keep<kLanes>(vectors[j].z, after.z, stay >> 2 * kLanes);
           after.w = keep<kLanes>(vectors[j].w, after.w, stay >> 3 * kLanes);
         }
-        if (wanted == access) reinterpret_cast<uint4*>(logits)[access] = after;
+        if (requested == access) reinterpret_cast<uint4*>(logits)[access] = after;
       } else {
         Storage after = mark_one<Words, kFamily, kWalks>(singles[j], left, v, from, launch, row);
         if (stay & 1) after = singles[j];
-        if (wanted == access) *reinterpret_cast<Storage*>(logits + access * args.element_stride) = after;
+        if (requested == access) *reinterpret_cast<Storage*>(logits + access * args.element_stride) = after;
       }
     }
   };
   for (uint32_t chunk = 0;; unmarked_flags >>= 1) {
-    if (whole() && !(unmarked_flags & 1)) mark_whole();
+    if (is_whole() && !(unmarked_flags & 1)) mark_whole();
     else mark(unmarked_flags & 1);
     block_access += kChunkAccesses;
     if (++chunk == launch.chunks || block_access >= accesses) break;
@@ -341,8 +342,8 @@ const char* embed_cuda(const CudaKernelParams& params, const CudaEmbedArgs& args
                       aligned(args.logits) && aligned(args.source);
   const Shape shape{vector, grid.a * grid.b != params.vocab, grid.b <= kMaxTable};
   const EmbedKernel kernel = kernel_of(args.dtype, params.family, shape);
-  const bool all = params.family == Family::gumbel || args.source != args.logits;
-  const int64_t columns = all ? args.columns : params.vocab;
+  const bool writes_all = params.family == Family::gumbel || args.source != args.logits;
+  const int64_t columns = writes_all ? args.columns : params.vocab;
   if (columns > 0x7FFFFFFF) return "embed_cuda: more columns than 2^31 - 1";
   // As many chunks per block as leave at least kManyBlocks blocks.
   const int64_t chunks = (columns + kChunk - 1) / kChunk;

@@ -90,9 +90,9 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const RowsLaunch launch)
   uint32_t count = 0;
   if (args.counts != nullptr) {
     for (int64_t start = thread; start < begin; start += kThreads) {
-      int64_t same = 0;
-      while (same < context_len && id_at(args, at, start + same) == context[same]) ++same;
-      count += same == context_len;
+      int64_t matching = 0;
+      while (matching < context_len && id_at(args, at, start + matching) == context[matching]) ++matching;
+      count += matching == context_len;
     }
     counts_of_threads[thread] = count;
     __syncthreads();

@@ -154,9 +154,9 @@ void torch_permute(uint32_t count, uint32_t seed, uint32_t* permutation) {
     twister.advance();
     for (uint32_t k = 0; k < kTwisterState && first + k + 1 < count; ++k) {
       const uint32_t step = first + k, other = step + temper(twister.words[k]) % (count - step);
-      const uint32_t kept = permutation[step];
+      const uint32_t swapped = permutation[step];
       permutation[step] = permutation[other];
-      permutation[other] = kept;
+      permutation[other] = swapped;
     }
   }
 }

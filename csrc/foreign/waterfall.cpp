@@ -127,9 +127,9 @@ void shuffle(Twister& twister, uint32_t vocab, uint32_t* ranks) {
     for (int k = 0; k < kState && step > 0; ++k) {
       const uint32_t draw = temper(twister.words[k]) & mask;
       const bool accepted = draw <= step;  // a rejected draw swaps an entry with itself, without a branch
-      const uint32_t other = accepted ? draw : step, kept = ranks[step];
+      const uint32_t other = accepted ? draw : step, swapped = ranks[step];
       ranks[step] = ranks[other];
-      ranks[other] = kept;
+      ranks[other] = swapped;
       step -= accepted ? 1 : 0;
       mask = step <= mask >> 1 ? mask >> 1 : mask;
     }
