@@ -66,7 +66,7 @@ def _secret(name: str) -> str:
 def _sign(arguments: argparse.Namespace) -> int:
     from iet.report import sign
 
-    envelope = read_bytes(arguments.file, most=sign.MAX_BYTES + 1)
+    envelope = read_bytes(arguments.file, max_bytes=sign.MAX_BYTES + 1)
     output = arguments.output or arguments.file
     refuse_to_replace(arguments, [], [output])
     signers = signers_of(arguments)

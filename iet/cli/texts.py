@@ -19,17 +19,17 @@ def shown(file: str | os.PathLike[str]) -> str:
     return "standard input" if file == "-" else shown_path(file) or "''"
 
 
-def read_bytes(file: str | os.PathLike[str], most: int = -1) -> bytes:
-    """Return the first `most` bytes of a file, or of standard input for "-". -1: all.
+def read_bytes(file: str | os.PathLike[str], max_bytes: int = -1) -> bytes:
+    """Return the first `max_bytes` bytes of a file, or of standard input for "-". -1: all.
 
     Raises:
         InputError: it cannot be read. The message names it.
     """
     try:
         if file == "-":
-            return sys.stdin.buffer.read(most)
+            return sys.stdin.buffer.read(max_bytes)
         with pathlib.Path(file).open("rb") as opened:
-            return opened.read(most)
+            return opened.read(max_bytes)
     except OSError as error:
         raise InputError(f"{shown(file)}: cannot be read ({error.strerror})") from None
 

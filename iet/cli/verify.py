@@ -75,7 +75,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     from iet.report.sign import load_public_key
 
     public = [load_public_key(path) for path in arguments.key]
-    envelope = read_bytes(arguments.file, most=sign.MAX_BYTES + 1)
+    envelope = read_bytes(arguments.file, max_bytes=sign.MAX_BYTES + 1)
     text = None
     if arguments.text is not None:
         text = _text_of(arguments.text, arguments.encoding, arguments.messages)
