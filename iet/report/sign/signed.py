@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -238,7 +238,11 @@ def _statement(payload: bytes, strict: bool = False) -> dict[str, Any]:
         datetime.fromisoformat(when)
         if report["schema"] != REPORT_SCHEMA:
             raise ValueError(f"schema is {report['schema']!r:.80}")
-        _check_fields(subject, report)
+        for name, value, is_valid in _fields(subject, report):
+            if not is_valid(value):
+                raise ValueError(f"{name} is {value!r:.80}")
+        if subject["digest"]["sha256"] != report["text_sha256"]:
+            raise ValueError("the subject is not the text of the report")
         if canonical_json(statement) != payload and strict:  # encoding also fails for NaN and surrogates
             raise ValueError("its JSON is not canonical")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -246,17 +250,23 @@ def _statement(payload: bytes, strict: bool = False) -> dict[str, Any]:
     return statement
 
 
-def _check_fields(subject: Any, report: Any) -> None:
-    """Raise ValueError unless the fields that callers use are of the right kind: any program may sign."""
-    texts = subject["name"], subject["digest"]["sha256"], report["registry_digest"], report["decoder"]["name"]
-    coverage, level, log_p = report["coverage"], report["level"], list(report["evidence"].values())
-    if not (
-        all(isinstance(text, str) for text in texts)
-        and all(type(number) in (int, float) for number in (coverage, level, *log_p))
-        and 0 <= coverage <= 1
-        and 0 < level < 1
-        and all(p <= 0 for p in log_p)
-    ):
-        raise ValueError("a field of the report has another kind of value")
-    if subject["digest"]["sha256"] != report["text_sha256"]:
-        raise ValueError("the subject is not the text of the report")
+def _fields(subject: Any, report: Any) -> Iterator[tuple[str, Any, Callable[[Any], bool]]]:
+    """Yield (name, value, test) of the fields that callers use: another program may have signed them."""
+
+    def is_share(value: Any) -> bool:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
+
+    def is_log_p(value: Any) -> bool:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and value <= 0
+
+    def is_text(value: Any) -> bool:
+        return isinstance(value, str)
+
+    yield "the subject's name", subject["name"], is_text
+    yield "sha256", subject["digest"]["sha256"], is_text
+    yield "registry_digest", report["registry_digest"], is_text
+    yield "the decoder's name", report["decoder"]["name"], is_text
+    yield "coverage", report["coverage"], is_share
+    yield "level", report["level"], lambda value: is_share(value) and 0 < value < 1
+    for agent, log_p in report["evidence"].items():
+        yield f"evidence of {agent!r:.80}", log_p, is_log_p
