@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from benchmarks.recording import exit_code
-from iet.decoding.activity import BLOCK, ENTRY_RATES, MEAN_SEGMENT, STRENGTHS, log_activity
+from iet.decoding.activity import BLOCK, ENTRY_RATES, MEAN_SEGMENT, log_activity
 from iet.marks.families import FAMILIES
 
 COUNTS = tuple(2**k for k in range(5, 18))
@@ -40,11 +40,9 @@ POOL = 1 << 20
 def block_sums(family: str, strength: float, seed: int) -> NDArray[np.float64]:
     """Return sums of `BLOCK` scores tilted by `strength` (0: unmarked), [POOL]."""
     rng = np.random.default_rng([seed, FAMILIES[family].code, round(100 * strength)])
-    shape = (POOL, BLOCK)
-    if family == "fourier":  # a tilted arcsine law is the cosine of a von Mises angle
-        angles = rng.vonmises(0.0, strength, shape) if strength else rng.uniform(0, 2 * np.pi, shape)
-        return np.asarray(np.cos(angles).sum(axis=1))
-    return np.asarray(rng.gamma(BLOCK, 1 / (1 - strength), POOL))  # a tilted exponential law is one, too
+    if family == "gumbel":  # fast: a sum of exponential scores has a gamma law
+        return np.asarray(rng.gamma(BLOCK, 1 / (1 - strength), POOL))
+    return np.asarray(FAMILIES[family].draw(rng, (POOL, BLOCK), strength).sum(axis=1))
 
 
 def draw_states(blocks: int, texts: int, rate: float, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -74,8 +72,8 @@ def tail(family: str, count: int, budget: int, seed: int) -> list[float]:
         [ratios(null[rng.integers(0, POOL, (blocks, min(chunk, texts - i)))]) for i in range(0, texts, chunk)]
     )
     marked = []
-    per_setting = texts // (len(STRENGTHS[family]) * len(ENTRY_RATES))
-    for strength in STRENGTHS[family]:
+    per_setting = texts // (len(FAMILIES[family].strengths) * len(ENTRY_RATES))
+    for strength in FAMILIES[family].strengths:
         pool = block_sums(family, strength, seed)
         for rate in ENTRY_RATES:
             for i in range(0, per_setting, chunk):

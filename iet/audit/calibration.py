@@ -71,7 +71,7 @@ class Power:
     """How many tokens of one agent are needed to find it.
 
     Attributes:
-        family: "fourier" or "gumbel".
+        family: a key of `iet.marks.families.FAMILIES`.
         kappa: κ; 1 in family "gumbel".
         entropy: mean nats per token of the distribution that tokens are drawn from.
         level: the level that the agent is found at.
@@ -116,7 +116,7 @@ def power(
 
     Args:
         entropies: H in nats per token, above 0, at most 5.5.
-        kappas: κ of family "fourier"; a row of "gumbel", which has none, comes last.
+        kappas: κ of the families that have one; "gumbel" has none, and one row.
         keys: numbers of agents in the registry.
         level: 0 < level < 1.
         share: share of the texts that it has to be found in, 0 < share < 1.
@@ -147,7 +147,8 @@ def power(
     if max(entropies) > MOST_NATS:
         raise InputError(f"entropies: got {max(entropies)!r}, expected at most {MOST_NATS} nats")
     rows = []
-    for family, kappa in [*(("fourier", kappa) for kappa in kappas), ("gumbel", 1.0)]:
+    strengths = {name: (law.kappa,) if law.chooses else kappas for name, law in FAMILIES.items()}
+    for family, kappa in ((name, kappa) for name in strengths for kappa in strengths[name]):
         for entropy in entropies:
             progress(f"{family}, κ {kappa:g}, {entropy:g} nats")
             rng = np.random.default_rng(
@@ -206,18 +207,17 @@ def marked_scores(
     # Sixteen draws from each distribution. The arrays are large, so work in place.
     logits = (_slope(nats, rng) * rng.normal(size=(draws // 16, _CANDIDATES)))[:, None]
     shape = draws // 16, 16, _CANDIDATES
-    if FAMILIES[family].chooses:
-        certain = rng.exponential(size=draws)
+    law = FAMILIES[family]
+    if law.chooses:
+        certain = law.draw(rng, draws, 0.0)
         noise = rng.random(shape)
         tilted = _log_of_exponential(noise.copy())
         np.subtract(logits, tilted, out=tilted)
         chosen = tilted.argmax(axis=2).ravel()
         scores = -np.log1p(-noise.reshape(draws, _CANDIDATES)[np.arange(draws), chosen])
     else:
-        scores_of = rng.random(shape)
-        scores_of *= 2 * np.pi
-        np.cos(scores_of, out=scores_of)
-        certain = np.cos(2 * np.pi * rng.random(draws))
+        scores_of = law.draw(rng, shape, 0.0)
+        certain = law.draw(rng, draws, 0.0)
         noise = _log_of_exponential(rng.random(shape))
         tilted = kappa * scores_of
         tilted += logits
@@ -274,7 +274,7 @@ def _log_p(pool: Float64s, family: str, tokens: int, texts: int, rng: np.random.
     if FAMILIES[family].chooses:
         is_free = rng.random(scores.shape) < FREE_RATE
         is_free[:FREE_FIRST] = True
-        scores = np.where(is_free, rng.exponential(size=scores.shape), scores)
+        scores = np.where(is_free, FAMILIES[family].draw(rng, scores.shape, 0.0), scores)
     edges = np.arange(0, tokens, BLOCK)
     counts = np.diff(np.append(edges, tokens)).astype(np.float64)
     sums = np.add.reduceat(scores, edges, axis=0)

@@ -62,7 +62,7 @@ class Expected:
     """The expected accuracy of the decoder "posterior" under one family.
 
     Attributes:
-        family: "fourier" (κ = 0.8) or "gumbel".
+        family: its name; of family "fourier", κ is 0.8.
         nats: of evidence a turn.
         token_accuracy: share of tokens that get their agent in forced choice: (expected, low, high); None
             outside of what was measured.
@@ -98,7 +98,7 @@ def plan(
             top-p, above 0; or what `entropy_of` gives.
         agents: number of agents with keys, at least 2.
         turn_tokens: tokens of each turn, or of all; at least 1.
-        families: "fourier", "gumbel"; None: both.
+        families: some of those that the package has curves of; None: all of them.
 
     Raises:
         InputError: an argument is out of range.

@@ -13,6 +13,7 @@ from typing import Any
 from iet.cli.options import Commands, add_registry, load_registry
 from iet.cli.progress import progress
 from iet.cli.texts import decoded, read_bytes
+from iet.marks.families import FAMILIES
 from iet.report.lines import harmless
 
 
@@ -82,7 +83,7 @@ def _add_plan(calibrate: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         help="length of every turn, or the shortest and the longest, uniformly distributed",
     )
-    add("--family", choices=["fourier", "gumbel", "all"], help="family of the mark (default: all)")
+    add("--family", choices=[*FAMILIES, "all"], help="family of the mark (default: all)")
 
 
 _MOST_TOKENS = 1_000_000

@@ -17,6 +17,7 @@ import numpy as np
 from iet.cli.options import Commands, say, some_path
 from iet.cli.progress import progress
 from iet.errors import IetError, InputError, RegistryError, missing
+from iet.marks.families import FAMILIES
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.marks.tokenizer_files import DEMO_SOURCE, is_hub_id
@@ -55,7 +56,7 @@ def add(commands: Commands) -> None:
     demo.add_argument(
         "--family",
         default="gumbel",
-        choices=["gumbel", "fourier"],
+        choices=list(FAMILIES),
         help="family of the mark; fourier is the paper's (default: gumbel)",
     )
     demo.add_argument("--temperature", type=float, default=0.8, help="sampling temperature (default: 0.8)")

@@ -93,13 +93,6 @@ def add(commands: Commands) -> None:
     merge.set_defaults(run=_keys_import)
 
 
-_MEANING = {
-    "fourier": "the paper's mark, also for greedy decoding, with a κ of your choice; where the next word is"
-    " certain a finding takes thousands of tokens (--family gumbel: a hundred)",
-    "gumbel": "chooses the token and leaves its distribution as it is; it needs sampling",
-}
-
-
 def _add_scheme(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokenizer",
@@ -122,7 +115,7 @@ def _add_scheme(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--family",
         default="fourier",
-        choices=["fourier", "gumbel"],
+        choices=list(FAMILIES),
         help="fourier: the paper's mark, any decoding; gumbel: for sampled text, however predictable"
         " (default: fourier)",
     )
@@ -134,7 +127,7 @@ def _keys_init(arguments: argparse.Namespace) -> int:
     with progress(_READING):
         registry = iet.Registry.create(arguments.path, **_profile(arguments))
     say(f"{registry.path}: profile {registry.profile.id}, no agents yet")
-    say(f"family {registry.profile.scheme.family}: {_MEANING[registry.profile.scheme.family]}")
+    say(f"family {registry.profile.family.name}: {registry.profile.family.summary}")
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,14 +22,6 @@ MEAN_SEGMENT = 200.0
 ENTRY_RATES = (1 / 25, 1 / 400, 1 / 6400)
 """Probabilities of entering a segment at a block outside of one."""
 
-STRENGTHS: Mapping[str, tuple[float, ...]] = {
-    "fourier": (0.25, 0.5, 0.9),
-    "gumbel": (0.2, 0.45, 0.7),
-    "kgw": (0.5, 1.0, 2.0),
-    "synthid": (0.25, 0.5, 0.9),
-}
-"""Name of a family -> the grid of strengths λ."""
-
 _EXPONENT_LIMIT = 40.0  # of a block's log-likelihood ratio
 _CHUNK = 64  # number of keys at a time
 
@@ -44,7 +35,7 @@ def log_activity(
 
     The chain has two states, key a and not key a: it enters the first with probability ρ a block
     (`ENTRY_RATES`) and leaves it after `MEAN_SEGMENT` tokens on average; in it the scores are tilted by λ
-    (`STRENGTHS`). Under key a all other text, marked or not, follows the null law, so each key is
+    (`Family.strengths`). Under key a all other text, marked or not, follows the null law, so each key is
     tested alone. Over random keys E[Λ] = 1 on any text that a did not mark, so P(Λ >= c) <= 1/c;
     `iet.evidence.activity_log_p` has the law itself. Not in the paper.
 
@@ -91,9 +82,9 @@ def log_activity(
 
 @functools.cache
 def _tilts(family: Family) -> tuple[Float64s, Float64s]:
-    """Return `STRENGTHS` and their log_mgf, cached because log_mgf is slower than decoding a short text."""
-    strengths = STRENGTHS[family.name]
-    return np.array(strengths), np.array([float(family.log_mgf(strength)) for strength in strengths])
+    """Return `Family.strengths` and their log_mgf; cached, because log_mgf is slower than a short text."""
+    log_mgfs = [float(family.log_mgf(strength)) for strength in family.strengths]
+    return np.array(family.strengths), np.array(log_mgfs)
 
 
 def evidence_blocks(scores: npt.NDArray[Any], counted: Bools) -> tuple[Float32s, Float64s]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,16 +34,25 @@ class BernoulliSum:
 class Family:
     """A perturbation φ, with the distribution of its scores with and without a mark.
 
+    An entry of `FAMILIES` holds everything that Python needs to know of a family, but for its tails
+    (`iet.audit.tails.LOG_TAILS`); docs/internals/extending.md lists the steps that add one.
+
     If many tokens are likely, scores of tokens drawn from softmax(logits + κ·φ) follow the null law tilted by
     exp(λ·x) with λ = κ; predictable text has a smaller λ. So the log-likelihood ratio of one
     score x is λ·x - log_mgf(λ), and `mean(λ)`, the derivative of `log_mgf`, is the expected score.
 
     Attributes:
         name: key in `FAMILIES`.
-        code: its number in the native modules.
+        code: its number in the native modules (`enum class Family` in csrc/keyed.h). It also seeds
+            simulations, so it never changes, and no number is used twice.
         variance: variance of an unmarked score.
         log_mgf: λ -> log E[exp(λ·x)] of an unmarked score; for a number, or elementwise for an array.
         mean: λ -> expected score at strength λ, elementwise too. `mean(0)` is the mean of an unmarked score.
+        draw: (generator, shape, λ) -> random scores of the null law tilted by exp(λ·x), float64; λ = 0:
+            scores of unmarked text. For simulations.
+        strengths: the grid of λ over which `iet.decoding.log_activity` averages. Cover the strengths that
+            text of 0.2 to 2 nats a token has.
+        summary: what a user takes the mark for, a clause for the command line; empty if it is not offered.
         strength_limit: `log_mgf` is finite for λ below it.
         n_gram, kappa: defaults of a `Scheme`.
         chooses: whether the mark chooses the token (keyed Gumbel-max sampling) instead of changing logits.
@@ -55,6 +65,9 @@ class Family:
     variance: float
     log_mgf: Callable[[Any], Any]
     mean: Callable[[Any], Any]
+    draw: Callable[[np.random.Generator, Any, float], NDArray[np.float64]]
+    strengths: tuple[float, ...]
+    summary: str = ""
     strength_limit: float = math.inf
     n_gram: int = 2
     kappa: float = 0.8
@@ -76,6 +89,12 @@ def _i1_over_i0(x: Any) -> Any:
     return ratio
 
 
+def _draw_arcsine(rng: np.random.Generator, shape: Any, strength: float) -> NDArray[np.float64]:
+    # A tilted arcsine law is the cosine of a von Mises angle.
+    angles = rng.vonmises(0.0, strength, shape) if strength else rng.uniform(0.0, 2 * np.pi, shape)
+    return np.asarray(np.cos(angles, out=angles))
+
+
 def _exponential_log_mgf(x: Any) -> Any:
     return -np.log1p(-x)
 
@@ -84,18 +103,35 @@ def _exponential_mean(x: Any) -> Any:
     return 1 / (1 - x)
 
 
+def _draw_exponential(rng: np.random.Generator, shape: Any, strength: float) -> NDArray[np.float64]:
+    return np.asarray(rng.exponential(1 / (1 - strength), shape))
+
+
 FAMILIES: Mapping[str, Family] = {
     # φ(r) = cos(2π·k_p·r/V): the paper's choice. Its null law is the arcsine law on [-1, 1].
-    "fourier": Family("fourier", 0, 0.5, _log_i0, _i1_over_i0),
+    "fourier": Family(
+        "fourier",
+        0,
+        0.5,
+        _log_i0,
+        _i1_over_i0,
+        _draw_arcsine,
+        strengths=(0.25, 0.5, 0.9),
+        summary="the paper's mark, also for greedy decoding, with a κ of your choice; where the next word is"
+        " certain a finding takes thousands of tokens (--family gumbel: a hundred)",
+    ),
     # Keyed Gumbel-max sampling: the token is argmax(logits - log(-log u)), its score -log(1 - u), and the
     # null law Exp(1). The tilt is an approximation: for a token of probability p, u^(1/p) is uniform.
-    # The code is 2 because it seeds the simulation of committed tables (iet/audit/activity_null.json).
+    # Code 1 belonged to a family of a draft. The next free one is 3.
     "gumbel": Family(
         "gumbel",
         2,
         1.0,
         _exponential_log_mgf,
         _exponential_mean,
+        _draw_exponential,
+        strengths=(0.2, 0.45, 0.7),
+        summary="chooses the token and leaves its distribution as it is; it needs sampling",
         strength_limit=1.0,
         n_gram=4,
         kappa=1.0,
@@ -105,10 +141,15 @@ FAMILIES: Mapping[str, Family] = {
 
 
 @functools.cache
-def sum_family(name: str, bits: BernoulliSum) -> Family:
+def sum_family(name: str, bits: BernoulliSum, strengths: tuple[float, ...] = (0.25, 0.5, 0.9)) -> Family:
     """Return a family of scores that are sums of bits, as in the watermarks of some serving engines.
 
     log_mgf(λ) = λ·low + Σ_d log(1 - q + q·exp(λ·step·weights[d])),    q = bits.chance
+
+    Args:
+        name: of the family, for messages.
+        bits: the law of a score.
+        strengths: see `Family`. The default fits scores of variance 1/2 to 1.
     """
     counted = collections.Counter(bits.weights)
     values = [(bits.step * weight, count) for weight, count in sorted(counted.items())]
@@ -123,8 +164,14 @@ def sum_family(name: str, bits: BernoulliSum) -> Family:
         tilted = ((np.tanh((odds + x * value) / 2) + 1) / 2 * (n * value) for value, n in values)
         return bits.low + sum(tilted)
 
+    def draw(rng: np.random.Generator, shape: Any, strength: float) -> NDArray[np.float64]:
+        total = np.full(shape, bits.low)
+        for value, count in values:
+            total += value * rng.binomial(count, 1 / (1 + math.exp(-odds - strength * value)), shape)
+        return total
+
     variance = bits.chance * (1 - bits.chance) * sum(n * value**2 for value, n in values)
-    return Family(name, -1, variance, log_mgf, mean, bits=bits)
+    return Family(name, -1, variance, log_mgf, mean, draw, strengths, bits=bits)
 
 
 FEWEST_VALUES = 64

@@ -150,7 +150,7 @@ def test_gumbel_tail_is_that_of_a_gamma_law(count: int) -> None:
 def naive_log_activity(sums: np.ndarray, counts: np.ndarray, family: Family) -> np.ndarray:
     """The mean over strengths and rates of the two-state chain's likelihood ratio, in logs."""
     values = []
-    for strength in activity.STRENGTHS[family.name]:
+    for strength in family.strengths:
         log_e = strength * sums - (counts * family.log_mgf(strength))[:, None]
         for enter in activity.ENTRY_RATES:
             leave = activity.BLOCK / activity.MEAN_SEGMENT
@@ -168,7 +168,7 @@ def naive_log_activity(sums: np.ndarray, counts: np.ndarray, family: Family) -> 
 def test_activity_is_the_likelihood_ratio_of_two_states(family: Family) -> None:
     rng = np.random.default_rng(3)
     counted = rng.random(900) < 0.8
-    scores = rng.exponential(size=(900, 300)) if family.name == "gumbel" else rng.uniform(-1, 1, (900, 300))
+    scores = family.draw(rng, (900, 300), 0.0)
     sums, counts = activity.evidence_blocks(scores.astype(np.float32), counted)
     edges = np.append(activity.block_starts(counted), 900)
     expected = np.add.reduceat(np.where(counted[:, None], scores, 0), edges[:-1], axis=0)
@@ -181,19 +181,13 @@ def test_activity_is_the_likelihood_ratio_of_two_states(family: Family) -> None:
         activity.log_activity(sums, counts[:3], family)
 
 
-def null_scores(family: Family, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    if family.name == "fourier":
-        return np.cos(2 * np.pi * rng.random(shape))
-    return rng.exponential(size=shape)
-
-
 @pytest.mark.parametrize("family", list(FAMILIES.values()), ids=lambda family: family.name)
 @pytest.mark.parametrize("tokens", [70, 500, 3000])
 def test_p_values_of_absent_keys_are_uniform_in_the_tail(family: Family, tokens: int) -> None:
     rng = np.random.default_rng(tokens)
     keys = 12_000_000 // tokens // 4
     counted = np.ones(tokens, bool)
-    blocks = activity.evidence_blocks(null_scores(family, (tokens, keys), rng).astype(np.float32), counted)
+    blocks = activity.evidence_blocks(family.draw(rng, (tokens, keys), 0.0).astype(np.float32), counted)
     log_p = activity_log_p(activity.log_activity(*blocks, family), tokens, family)
     for level in (0.03, 0.01, 0.003):
         hits = int((log_p <= math.log(level)).sum())
@@ -207,7 +201,7 @@ def test_p_values_of_short_texts_and_high_levels_hold(family: Family, tokens: in
     rng = np.random.default_rng([tokens, family.code])
     keys = min(20_000, 4_000_000 // tokens)
     blocks = activity.evidence_blocks(
-        null_scores(family, (tokens, keys), rng).astype(np.float32), np.ones(tokens, bool)
+        family.draw(rng, (tokens, keys), 0.0).astype(np.float32), np.ones(tokens, bool)
     )
     log_p = activity_log_p(activity.log_activity(*blocks, family), tokens, family)
     for level in (0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05):

@@ -33,8 +33,8 @@ GRID: Mapping[str, tuple[float, ...]] = {
 }
 """Options of "cusum" that the paper leaves open; chosen on texts that are in no table."""
 
-ZERO_OR_ONE = sum_family("kgw", BernoulliSum((1,), GAMMA, 0.0, 1.0))
-"""The law of green lists' scores of 0 and 1, for which `log_activity` has strengths."""
+ZERO_OR_ONE = sum_family("kgw", BernoulliSum((1,), GAMMA, 0.0, 1.0), strengths=(0.5, 1.0, 2.0))
+"""The law of green lists' scores of 0 and 1, with the strengths that `iet` uses for KGW."""
 
 DECOYS = 10_000
 """Number of random green lists among which those of the agents are ranked."""

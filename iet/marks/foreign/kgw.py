@@ -65,7 +65,8 @@ class Kgw(EngineScheme):
 
     def law(self, vocab_size: int) -> Family:
         """Return the null distribution of the scores."""
-        return sum_family("kgw", BernoulliSum((1,), self._green(vocab_size) / vocab_size, 0.0, 1.0))
+        bits = BernoulliSum((1,), self._green(vocab_size) / vocab_size, 0.0, 1.0)
+        return sum_family("kgw", bits, strengths=(0.5, 1.0, 2.0))
 
     def checked_key(self, argument: str, key: Any) -> tuple[int, ...]:
         """Return a key as numbers, or raise an InputError that does not show it."""

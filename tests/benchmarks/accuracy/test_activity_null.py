@@ -6,7 +6,6 @@ import json
 import math
 import pathlib
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +15,6 @@ from benchmarks.accuracy import activity_null
 from iet.audit.evidence import activity_log_p
 from iet.decoding import log_activity
 from iet.marks.families import FAMILIES
-
-
-def plain_scores(family: str, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
-    if family == "fourier":
-        return np.cos(2 * np.pi * rng.random(shape))
-    return rng.exponential(size=shape)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +29,7 @@ def pools() -> Iterator[None]:
 def test_table_agrees_with_new_draws(family: str) -> None:
     blocks, count, rng = 4, 20_000, np.random.default_rng(11)
     size = activity_null.BLOCK
-    sums = plain_scores(family, (blocks, size, count), rng).sum(axis=1)
+    sums = FAMILIES[family].draw(rng, (blocks, size, count), 0.0).sum(axis=1)
     ratios = log_activity(sums, np.full(blocks, float(size)), FAMILIES[family])
     for level in (-0.5, 0.0, 0.5, 1.0, 2.0):
         seen = (ratios > level).mean()
