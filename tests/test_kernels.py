@@ -15,6 +15,7 @@ import iet
 from iet import kernels
 from iet.errors import BackendUnavailable, IetError, InputError, ShapeError
 from iet.marks.derivation import derive_frequency, derive_subkey
+from iet.marks.families import FAMILIES
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
 from iet.marks.scheme import SCHEME_VERSION, Profile, Scheme
@@ -27,7 +28,6 @@ from tests.vectors import make
 
 VECTORS, GUMBEL = vectors(f"scheme_v{SCHEME_VERSION}"), vectors(f"gumbel_v{SCHEME_VERSION}")
 VOCAB_SIZES = (1, 2, 31, 32, 33, 255, 257, 32000, 32003, 128256, 151936, 262144)
-FAMILIES = ("fourier", "gumbel")
 
 
 # ---------------------------------------------------------------- known answers
@@ -109,7 +109,7 @@ def test_ops_equal_the_vectors(isa: str, entry: dict[str, Any]) -> None:
 def test_embed_equals_the_reference(vocab_size: int, family: str) -> None:
     rng = np.random.default_rng(vocab_size)
     n_gram = int(rng.integers(2, 6))
-    k_p = max(1, min({"fourier": 7, "gumbel": 1}[family], (vocab_size - 1) // 2))
+    k_p = max(1, min(1 if FAMILIES[family].chooses else 7, (vocab_size - 1) // 2))
     unmarked = tuple(range(min(3, vocab_size // 2)))
     keys = key_table(vocab_size, n_gram=n_gram, family=family, k_p=k_p, unmarked_ids=unmarked)
     contexts = rng.integers(min(3, vocab_size // 2), vocab_size, (5, n_gram - 1))
@@ -130,7 +130,7 @@ def test_embed_equals_the_reference(vocab_size: int, family: str) -> None:
             same = [1, 3]
             assert np.array_equal(logits[same], converted[same], equal_nan=True), isa
             padding = np.array_equal(logits[:, vocab_size:], converted[:, vocab_size:], equal_nan=True)
-            assert padding is (family != "gumbel"), isa
+            assert padding is not FAMILIES[family].chooses, isa
 
 
 @pytest.mark.parametrize("family", FAMILIES)
