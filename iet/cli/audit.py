@@ -10,6 +10,7 @@ import pathlib
 import sys
 from typing import Any
 
+from iet.audit import traces
 from iet.bulk.storage import is_uri
 from iet.cli.options import (
     Commands,
@@ -124,8 +125,8 @@ def _add_reading(audit: argparse.ArgumentParser) -> None:
     audit.add_argument(
         "--messages",
         action="store_true",
-        help="the file is the record of a conversation: chat messages, OpenTelemetry spans or Langfuse's"
-        " observations (JSON, JSON lines); who wrote each message is recovered. iet check checks its names",
+        help=f"the file is the record of a conversation, as JSON or JSON lines: {traces.NAMES}; who wrote"
+        " each message is recovered. iet check checks its names",
     )
     audit.add_argument(
         "--span",

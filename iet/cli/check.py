@@ -37,8 +37,7 @@ def add(commands: Commands) -> None:
     check.add_argument(
         "trace",
         metavar="TRACE",
-        help="JSON or JSON lines, or - for standard input: chat messages (OpenAI, LangChain, LangGraph,"
-        " AutoGen), OpenTelemetry spans (OTLP) or Langfuse's observations",
+        help=f"JSON or JSON lines, or - for standard input: {traces.NAMES}",
     )
     add_registry(check)
     add_tokenizer(check)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic
 
-from iet.audit import formats
+from iet.audit import formats, traces
 from iet.audit.documents import check_encoding
 from iet.audit.options import options
 from iet.errors import InputError
@@ -92,9 +92,8 @@ class AuditRequest(AuditParameters):  # type: ignore[misc]
     )
     messages: Any = pydantic.Field(
         None,
-        description="A conversation: chat messages (OpenAI's, LangChain's, LangGraph's), OpenTelemetry spans"
-        " (OTLP JSON) or Langfuse's observations. Its texts, each once, are joined by an empty line; each is"
-        " a piece of one writer's.",
+        description=f"A conversation: {traces.NAMES}. Its texts, each once, are joined by an empty line; each"
+        " is a piece of one writer's.",
     )
     id: str | int | None = pydantic.Field(None, description="Of a line of a batch: stands in the answer.")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import pathlib
 from typing import Any
 
 import pytest
 
-from iet.audit.traces import parse, read
+from iet.audit.traces import FORMATS, Format, parse, read
 from iet.errors import InputError
 from tests.support.traces import (
     EXPECTED,
@@ -28,6 +29,13 @@ from tests.support.traces import (
 @pytest.mark.parametrize("form", FORMS)
 def test_forms(form: Any) -> None:
     assert pieces_of(read(form())) == EXPECTED
+
+
+@pytest.mark.parametrize("entry", FORMATS, ids=lambda entry: entry.name)
+def test_every_format_has_a_form_and_a_row_in_the_guide(entry: Format) -> None:
+    assert any(entry.is_of(form()) for form in FORMS), "add a record to FORMS in tests/support/traces.py"
+    guide = (pathlib.Path(__file__).parents[2] / "docs" / "guides" / "audit_conversation.md").read_text()
+    assert f"| {entry.name.partition(' (')[0]}" in guide, "add a row to the table of formats"
 
 
 def test_containers_of_records() -> None:

@@ -209,7 +209,7 @@ def langfuse_list() -> Any:
     return {"data": observations, "meta": {}}
 
 
-FORMS = (
+FORMS = (  # at least one of each format
     *(openai, langchain, wrapped, dumped),
     *(conventions_of_today, conventions_of_events, numbered_attributes),
     *(langfuse, langfuse_list),

@@ -1,4 +1,4 @@
-"""Records of a conversation as pieces: chat messages, OpenTelemetry spans, Langfuse's observations.
+"""Records of a conversation as pieces, in the formats of `FORMATS`.
 
 Each format returns texts in the order of writing, with or without a name. This package knows no keys.
 """
@@ -6,26 +6,42 @@ Each format returns texts in the order of writing, with or without a name. This 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 from iet.audit.traces import langfuse, messages, spans
 from iet.audit.traces.parsing import parse
 from iet.audit.traces.pieces import JOINER, Conversation, Piece, Trace, joined
 from iet.errors import InputError
 
-__all__ = ["JOINER", "Conversation", "Piece", "Trace", "joined", "parse", "read"]
+__all__ = ["JOINER", "NAMES", "Conversation", "Piece", "Trace", "joined", "parse", "read"]
 
-FORMATS: tuple[tuple[Callable[[Any], bool], Callable[[Any, frozenset[str]], list[Piece]]], ...] = (
-    (spans.is_of, spans.pieces),
-    (langfuse.is_of, langfuse.pieces),
-    (messages.is_of, messages.pieces),
-)
-"""The formats, as functions that recognize and read a document. The first that recognizes it reads it."""
 
-EXPECTED = (
-    "expected chat messages (OpenAI's or LangChain's), OpenTelemetry spans (OTLP JSON), or Langfuse's"
-    " observations"
+class Format(NamedTuple):
+    """A format of records.
+
+    Attributes:
+        name: what users call it, in messages and in the help of commands.
+        is_of: tells whether a parsed JSON value, which may be anything, has this format.
+        pieces: (document, names of agents) -> a piece for each message, in the order of writing.
+    """
+
+    name: str
+    is_of: Callable[[Any], bool]
+    pieces: Callable[[Any, frozenset[str]], list[Piece]]
+
+
+FORMATS = (
+    Format("OpenTelemetry spans (OTLP JSON)", spans.is_of, spans.pieces),
+    Format("Langfuse's observations", langfuse.is_of, langfuse.pieces),
+    Format("chat messages (OpenAI, LangChain, LangGraph, AutoGen, A2A)", messages.is_of, messages.pieces),
 )
+"""The formats. The first that recognizes a document reads it, so the most general one is last."""
+
+_NAMES = [entry.name for entry in reversed(FORMATS)]
+NAMES = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
+"""The names of all formats, for messages and help."""
+
+EXPECTED = f"expected {NAMES}"
 
 
 def read(document: Any, *, agents: Collection[str] = ()) -> Trace:
@@ -64,9 +80,9 @@ def read(document: Any, *, agents: Collection[str] = ()) -> Trace:
 
 
 def _pieces(document: Any, agents: frozenset[str]) -> list[Piece] | None:
-    for is_of, pieces_of in FORMATS:
-        if is_of(document):
-            return pieces_of(document, agents)
+    for entry in FORMATS:
+        if entry.is_of(document):
+            return entry.pieces(document, agents)
     if isinstance(document, list):  # JSON lines: each line is a document
         parts = [None if isinstance(line, list) else _pieces(line, agents) for line in document]
         unknown = [Piece("", None, "line of an unknown kind")]
