@@ -25,7 +25,9 @@ inline void check_vocab(uint32_t vocab) { check(vocab >= 1 && vocab <= 1u << 24,
 inline void check_params(uint32_t vocab, uint32_t n_gram, Family family) {
   check_vocab(vocab);
   check(n_gram >= 2 && n_gram <= 16, "n_gram out of range");
-  check(family == Family::fourier || family == Family::gumbel, "unknown family");
+  bool is_known = false;
+  for (Family known : kFamilies) is_known |= family == known;
+  check(is_known, "unknown family");
 }
 
 }  // namespace

@@ -19,8 +19,9 @@ namespace iet {
 
 constexpr uint32_t kSchemeVersion = 1;
 
-// The numbers seed the draws of committed tables (iet/marks/families.py), so that gumbel keeps 2.
+// `Family.code` of iet/marks/families.py. Number 1 belonged to a family of a draft.
 enum class Family : uint32_t { fourier = 0, gumbel = 2 };
+constexpr Family kFamilies[] = {Family::fourier, Family::gumbel};
 
 // The a x b grid on which [0, V) is permuted, b a multiple of 8. a*b barely exceeds V.
 struct Grid {

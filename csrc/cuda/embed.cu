@@ -365,7 +365,7 @@ const char* embed_cuda(const CudaKernelParams& params, const CudaEmbedArgs& args
 
 const char* load_embed_cuda() {
   for (DType dtype : {DType::float32, DType::float16, DType::bfloat16})
-    for (Family family : {Family::fourier, Family::gumbel})
+    for (Family family : kFamilies)
       for (bool vector : {false, true})
         for (bool walks : {false, true})
           for (bool table : {false, true})

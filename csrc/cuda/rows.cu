@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const RowsLaunch launch)
     count = static_cast<uint32_t>(caller_count);
   }
   record.seed = context_seed(params.subkeys + 2 * slot, context, static_cast<uint32_t>(context_len), count);
-  record.step = params.family == Family::fourier ? params.steps[slot] : 0;
+  record.step = params.family == Family::gumbel ? 0 : params.steps[slot];
   args.records[i] = record;
 }
 

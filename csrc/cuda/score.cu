@@ -222,7 +222,7 @@ const char* score_spans_cuda(const CudaKernelParams& params, const CudaScoreSpan
 }
 
 const char* load_score_cuda() {
-  for (Family family : {Family::fourier, Family::gumbel})
+  for (Family family : kFamilies)
     for (ScoreKernel kernel : {score_kernel_of(family), score_spans_kernel_of(family)})
       if (const char* error = load(kernel)) return error;
   return load(scale_kernel);

@@ -47,7 +47,7 @@ def log_tails(totals: Float64s, counts: Int64s, family: Family) -> Float64s:
 
 
 def _saddlepoint(family: Family) -> Callable[[Float64s, Int64s], Float64s]:
-    """Return the tails by Robinson's saddlepoint formula, for scores with a density.
+    """Return the tails by Robinson's saddlepoint formula, for a symmetric law with a density on [-1, 1].
 
         log P ≈ -n·(λ·x̄ - K(λ)) + u²/2 + log Φ(-u),    K'(λ) = x̄ = s/n,    u = λ·√(n·K''(λ))
 

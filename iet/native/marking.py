@@ -14,7 +14,7 @@ MAX_VOCAB_SIZE = 1 << 24
 
 
 GUMBEL = 2
-"""Number of family "gumbel", as in csrc/keyed.h."""
+"""Number of family "gumbel", as in csrc/keyed.h and iet/marks/families.py; the reference branches by it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
