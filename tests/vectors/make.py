@@ -56,10 +56,8 @@ def op(
     token_ids = rng.integers(0, vocab_size + 1, 40)
     if counts is not None:
         token_ids = rng.choice([*rng.integers(0, vocab_size, 3), vocab_size], 40, p=[0.5, 0.3, 0.15, 0.05])
-    code = FAMILIES[family].code
-    marking = KernelParams(
-        vocab_size, n_gram, family, code, strength, unmarked, keys, frequencies, family == "gumbel"
-    )
+    code, counted = FAMILIES[family].code, FAMILIES[family].chooses
+    marking = KernelParams(vocab_size, n_gram, family, code, strength, unmarked, keys, frequencies, counted)
     scores = reference.score_tokens(marking, token_ids)
     contexts = rng.integers(0, vocab_size, (4, n_gram - 1))
     contexts[1, -1] = unmarked[0] if unmarked else vocab_size

@@ -21,7 +21,7 @@ class Format(NamedTuple):
 
     Attributes:
         name: what users call it, in messages and in the help of commands.
-        is_of: tells whether a parsed JSON value, which may be anything, has this format.
+        is_of: whether a parsed JSON value, which may be anything, has this format.
         pieces: (document, names of agents) -> a piece for each message, in the order of writing.
     """
 
