@@ -49,7 +49,7 @@ async def pass_on(path: str, request: Request) -> Response:
             return Response(status_code=499)  # the client has disconnected, so the engine stops generating
         reply = sending.result()
     except httpx.TransportError as error:
-        message = f"the engine does not reply ({type(error).__name__})"
+        message = f"the engine does not answer ({type(error).__name__})"
         return JSONResponse({"error": {"message": message, "type": "server_error", "code": 502}}, 502)
     finally:
         sending.cancel()
