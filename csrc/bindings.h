@@ -27,7 +27,7 @@ inline void check_params(uint32_t vocab, uint32_t n_gram, Family family) {
   check(n_gram >= 2 && n_gram <= 16, "n_gram out of range");
   bool is_known = false;
   for (Family known : kFamilies) is_known |= family == known;
-  check(is_known, "unknown family");
+  check(is_known, "unknown family code; after a change below csrc/, build the module again");
 }
 
 }  // namespace

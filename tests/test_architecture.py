@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks import house
+from iet.decoding import DECODERS
+from iet.marks.families import FAMILIES
 
 BELOW: dict[str, tuple[str, ...]] = {
     "errors": (),
@@ -39,7 +41,7 @@ def entry_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
-NAMES = {"fourier", "gumbel", "posterior", "cusum", "window"}
+NAMES = {*FAMILIES, *DECODERS}
 """Names of families and decoders, which only `iet/marks/families.py` and `iet/decoding/` compare."""
 
 

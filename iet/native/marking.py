@@ -27,7 +27,7 @@ class KernelParams:
     Attributes:
         vocab_size: V, 1 to 2^24.
         n_gram: n, 2 to 16.
-        family: "fourier" or "gumbel".
+        family: a key of `iet.marks.families.FAMILIES`.
         code: the number that the native modules know it by, `Family` in csrc/keyed.h.
         kappa: κ at temperature 1.
         unmarked_ids: ids below V that carry no mark, ascending.

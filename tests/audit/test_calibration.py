@@ -37,7 +37,7 @@ def test_power_falls_with_keys_and_grows_with_entropy_and_kappa() -> None:
     options: dict[str, Any] = {"entropies": (1.0, 3.0), "kappas": (0.8, 1.6), "keys": (1, 1000)}
     options |= {"most": 6000, "texts": 100, "draws": 1 << 13}
     rows = calibrate.power(**options)
-    assert len(rows) == 6
+    assert len([row for row in rows if row.family == "fourier"]) == 4
     assert all(1 >= row.in_short[1] >= row.in_short[1000] - 0.05 for row in rows)
     assert rows[-1].in_short[1] > 0.95 > rows[0].in_short[1000]
     needed = {(r.family, r.kappa, r.entropy): r.tokens for r in rows}
