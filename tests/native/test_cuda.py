@@ -11,6 +11,7 @@ import pytest
 import iet
 from iet import kernels
 from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.marks.families import FAMILIES
 from iet.native import reference
 from tests.support.cuda_cases import (
     DTYPES,
@@ -38,7 +39,7 @@ def device() -> str:
     return "cuda"
 
 
-@pytest.mark.parametrize("family", ["fourier", "gumbel"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
 def test_embed_equals_the_reference(device: str, vocab_size: int, family: str) -> None:
     check_embed(iet.embed_, vocab_size, family, LAYOUTS, device)
@@ -167,7 +168,7 @@ def test_rejected_rows_raise_at_a_synchronisation(device: str) -> None:
 def test_scores_equal_the_reference(device: str) -> None:
     rng = np.random.default_rng(3)
     for vocab_size, agents, n_gram in ((1, 1, 2), (257, 3, 3), (32003, 300, 2), (128256, 6, 5)):
-        for family in ("fourier", "gumbel"):
+        for family in FAMILIES:
             keys = key_table(vocab_size, agents=agents, n_gram=n_gram, family=family)
             ids = rng.integers(0, vocab_size + 1, 500)
             counted = rng.random(500) < 0.7

@@ -134,7 +134,7 @@ def test_calls_in_a_graph_have_their_own_records(module: Any, monkeypatch: pytes
     cuda._in_graphs.clear()
 
 
-@pytest.mark.parametrize("family", ["fourier", "gumbel"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_copy_equals_the_reference(module: Any, family: str) -> None:
     # Out of place: unmarked rows, ids and columns above V are copied, and nothing else is written.
     rng = np.random.default_rng(12)

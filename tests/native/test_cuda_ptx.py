@@ -18,6 +18,7 @@ import pytest
 
 from iet import kernels
 from iet.errors import BackendUnavailable, InputError, ShapeError
+from iet.marks.families import FAMILIES
 from iet.marks.keys import KeyTable
 from iet.native import cuda, reference
 from iet.native.host import describe_logits
@@ -40,9 +41,6 @@ from tests.support.ptx.device import Device
 from tests.support.ptx.ops import Kernels, embed_, permute, score_spans, score_tokens
 
 torch = pytest.importorskip("torch")
-
-
-FAMILIES = ("fourier", "gumbel")
 
 
 @pytest.fixture(params=["host", *TARGETS])

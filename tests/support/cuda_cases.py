@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from iet.marks.families import FAMILIES
 from iet.marks.keys import KeyTable
 from iet.native import reference
 from tests.support.keys import key_table
@@ -86,7 +87,7 @@ def _case(vocab_size: int, family: str, layouts: tuple[str, ...]) -> _Case:
     n_gram = int(rng.integers(2, 6))
     few = min(3, vocab_size // 2)
     unmarked = (*range(few), *range(vocab_size - few, vocab_size)) if vocab_size > 255 else tuple(range(few))
-    k_p = 1 if family == "gumbel" else max(1, min(7, (vocab_size - 1) // 2))
+    k_p = 1 if FAMILIES[family].chooses else max(1, min(7, (vocab_size - 1) // 2))
     keys = key_table(vocab_size, n_gram=n_gram, family=family, k_p=k_p, unmarked_ids=unmarked)
     marked = np.setdiff1d(np.arange(vocab_size), unmarked)
     contexts = torch.tensor(rng.choice(marked, (6, n_gram - 1)))
@@ -116,7 +117,7 @@ def check_embed(
         actual = logits.cpu()
         assert torch.equal(bits(actual), bits(want)), (dtype, layout)
         padding = torch.equal(bits(actual[:, vocab_size:]), bits(values[:, vocab_size:]))
-        assert padding is (family != "gumbel")
+        assert padding is not FAMILIES[family].chooses
         logits.copy_(values)
         assert torch.equal(bits(memory), bits(original)), "something beside the logits was written"
 

@@ -39,7 +39,7 @@ def write(
         latest = 0 if agent is None else registry.keys(agent)[-1].epoch
         slot = -1 if agent is None else of[registry.slot(agent), latest if epoch is None else epoch]
         slots = np.array([slot], np.int32)  # as native code reads it: a conversion for each token costs
-        keyed = profile.family.name == "gumbel" and agent is not None  # the mark is the noise
+        keyed = profile.family.chooses and agent is not None  # the mark is the noise
         for _ in range(tokens):
             logits = np.zeros((1, size)) if flat else draw.normal(size=(1, size))
             logits = logits.astype(np.float32)
@@ -62,7 +62,7 @@ def write_flat(
     for _ in range(tokens):
         logits = np.zeros((len(seeds), profile.vocab_size), np.float32)
         iet.embed_(logits, [text[-context:] for text in sequences], slots, table)
-        if profile.family.name != "gumbel":
+        if not profile.family.chooses:
             noise = {seed: draw.gumbel(size=profile.vocab_size) for seed, draw in draws.items()}
             logits = logits + [noise[seed] for seed in seeds]
         for text, best in zip(sequences, logits[:, allowed].argmax(axis=1).tolist(), strict=True):

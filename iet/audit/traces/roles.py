@@ -23,7 +23,7 @@ _ROLES = {
 _AUTOGEN = {
     # The agent's own words.
     **dict.fromkeys(("TextMessage", "MultiModalMessage", "ThoughtEvent", "CodeGenerationEvent"), AGENT),
-    # Text of others under the agent's name.
+    # Text that another program wrote, under the agent's name.
     **dict.fromkeys(("ToolCallExecutionEvent", "ToolCallSummaryMessage"), TOOL),
     **dict.fromkeys(("CodeExecutionEvent", "MemoryQueryEvent"), TOOL),
     # Written by AutoGen's code or by a group's selector; tool requests contain no text.
