@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from iet.cli.options import Commands, add_registry, add_tokenizer, load_registry, name_and_value, secret_mount
-from iet.errors import BackendUnavailable, InputError, TokenizerMismatch, check_number
+from iet.errors import BackendUnavailable, InputError, TokenizerMismatch, check_number, missing
 from iet.report.lines import harmless
 
 _LIMITS = {
@@ -75,9 +75,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         from iet.audit.worker_pool import ONE_THREAD
         from iet.service import app, audits, credentials, limits, server
     except ImportError as error:
-        raise BackendUnavailable(
-            f'iet serve needs {error.name}; pip install "implicit-execution-tracing[service]"'
-        ) from None
+        raise missing(f"iet serve needs {error.name}", "service") from None
     import iet
 
     if arguments.add_token is not None:

