@@ -104,7 +104,7 @@ def _decoded(data: bytes, encoding: str | None, name: str) -> str:
     except UnicodeDecodeError as error:
         raise InputError(
             f"byte {error.start} is {data[error.start]:#04x}, which is not UTF-8; expected UTF-8 text, or its"
-            f" encoding: --encoding cp1252 (or convert it: iconv -f cp1252 -t utf-8 {file} > {file}.txt)"
+            f" encoding: --encoding cp1252 (or convert it: iconv -f cp1252 -t utf-8 {file} > NEW.txt)"
         ) from None
     if "\0" in text[:1000] and text[:1000].count("\0") > len(text[:1000]) // 4:
         raise InputError(

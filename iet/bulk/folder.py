@@ -266,7 +266,9 @@ def claimed(
                 hint = "; files that changed are audited anew with --reread" if mendable else ""
                 raise InputError(f"{folder.path}: was begun in another way; " + "; ".join(changes[:5]) + hint)
             if folder.exists(shard.state) and not resume:
-                raise InputError(f"{folder.path}: got results there, expected an empty folder, or resume")
+                raise InputError(
+                    f"{folder.path}: got results there, expected an empty folder, or --resume (resume=True)"
+                )
             # Groups stay those of the first run, because they are part of the chunks' names.
             for old, new in zip(previous["inputs"], configuration["inputs"], strict=True):
                 new["group"] = old.get("group", new["group"])

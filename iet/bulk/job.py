@@ -206,9 +206,9 @@ def _parsed(line: bytes, columns: InputSchema) -> tuple[Any, str | None]:
             raise InputError(f"got {type(record).__name__}, expected an object with {columns.name!r}")
         id = shown_id(record.get(columns.id))
         if columns.name not in record:
-            raise InputError(f"got {list(record)[:10]}, expected {columns.name!r} among them")
+            raise InputError(f"got the fields {list(record)[:10]}, expected {columns.name!r} among them")
         return record[columns.name], id
     except InputError as error:
         return error, id
     except (ValueError, RecursionError) as error:  # including invalid UTF-8
-        return InputError(f"got no line of JSON ({error})"), id
+        return InputError(f"not a line of JSON ({error})"), id

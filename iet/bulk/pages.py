@@ -88,7 +88,10 @@ def write_pages(
             folder.commit(links[location], page.encode())
     more = [] if total == len(listed) else [f"{total - len(listed):,} more documents are in the tables."]
     rows = [dataclasses.replace(row, link=links.get(location)) for location, row in listed]
-    folder.commit("index.html", index(rows, [*about, f"{total:,} documents", *more]).encode())
+    folder.commit(
+        "index.html",
+        index(rows, [*about, f"{total:,} records: findings first, the surest on top", *more]).encode(),
+    )
 
 
 def remove_shown(folder: Folder) -> None:

@@ -194,10 +194,10 @@ def not_read_note(not_read: Mapping[str, int]) -> str:
     note = f"{count:,} {'file' if count == 1 else 'files'} not read: {kinds}"
     if {FOLDERS, HIDDEN, LINKS, RESULTS} >= not_read.keys():
         return note
-    return (
-        f"{note}; convert them to text first: pandoc --wrap=none -t plain FILE -o FILE.txt (or install the"
-        " extra documents: .docx, .pdf, .html)"
-    )
+    note += "; convert them to text first: pandoc --wrap=none -t plain FILE -o FILE.txt"
+    if not_read.keys().isdisjoint(formats.SUFFIXES):
+        return note
+    return f"{note} (or install the extra documents: {', '.join(formats.SUFFIXES)})"
 
 
 def _walk(folder: pathlib.Path, out: pathlib.Path, unread: collections.Counter[str]) -> Iterator[str]:

@@ -57,7 +57,8 @@ class Summary:
             f" text is attributed in {self.attributed:,} documents",
         ]
         if self.quarantined:
-            lines.append(f"{self.quarantined:,} records could not be read: quarantine-*.jsonl says why")
+            records = "record" if self.quarantined == 1 else "records"
+            lines.append(f"{self.quarantined:,} {records} could not be read: quarantine-*.jsonl says why")
         if self.broken:
             lines.append(self.broken_note())
         if self.not_read:

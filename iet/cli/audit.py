@@ -240,9 +240,12 @@ def _audit(arguments: argparse.Namespace) -> int:
     from iet.report.terminal import show
 
     if _is_bulk(arguments):
-        output = pathlib.Path(arguments.output[0])
-        if output.suffix == ".json" and not output.is_dir() and not is_uri(arguments.output[0]):
-            raise InputError(f"{output}: got a file for many documents, expected a folder for the tables")
+        output = arguments.output[0]
+        if output.endswith(FORMATS) and not os.path.isdir(output) and not is_uri(output):
+            raise InputError(
+                f"{output}: got a file for many documents, expected a folder, such as OUT/; --pages writes"
+                " HTML there"
+            )
         return _audit_files(arguments, auditor_of(arguments, _keys_of(arguments)))
     # Check all options before the work that takes time.
     file, formats = arguments.inputs[0], formats_of(arguments)

@@ -173,11 +173,11 @@ def test_bad_records_are_quarantined(auditor: Auditor, tmp_path: pathlib.Path) -
         (4, "b", True),
     ]
     assert [(row["row"], row["reason"].split(" (")[0]) for row in bad] == [
-        (1, "got no line of JSON"),
+        (1, "not a line of JSON"),
         (2, "got null, expected text"),
-        (5, "got no line of JSON"),
+        (5, "not a line of JSON"),
         (6, "got list, expected an object with 'text'"),
-        (7, "got ['id'], expected 'text' among them"),
+        (7, "got the fields ['id'], expected 'text' among them"),
         (8, "got int 3, expected text"),
         (9, "character 0 is the lone surrogate U+D800, expected text that UTF-8 can hold"),
     ]
@@ -258,7 +258,7 @@ def test_another_configuration_is_refused_and_named(
     path, out = tmp_path / "a.jsonl", tmp_path / "out"
     path.write_bytes(json_lines(["one", "two", "three"]))
     audit_files(auditor, [path], out, chunk_rows=1)
-    with pytest.raises(InputError, match="got results there, expected an empty folder, or resume"):
+    with pytest.raises(InputError, match="got results there, expected an empty folder, or --resume"):
         audit_files(auditor, [path], out, chunk_rows=1)
     previous = tables(out)
     assert audit_files(auditor, [path], out, chunk_rows=1, resume=True).documents == 3
@@ -451,10 +451,10 @@ def test_command(
     origins: list[Any] = [(str(tmp_path / "a.jsonl"), i, f"d{i}") for i in range(len(texts))]
     assert tables(tmp_path / "out")[:2] == expected_rows(auditor, origins, texts)
     assert main([*command, *out]) == 3
-    assert "expected an empty folder, or resume" in capsys.readouterr().err
+    assert "expected an empty folder, or --resume" in capsys.readouterr().err
     assert main([*command, *out, "--resume", "--fail-on", "attributed", "--fdr", "0.1"]) == 1
     names_shown = capsys.readouterr().out
-    assert "1 records could not be read: quarantine-*.jsonl says why" in names_shown
+    assert "1 record could not be read: quarantine-*.jsonl says why" in names_shown
     assert "at a false-discovery rate of 0.1:" in names_shown
     for wrong in ([], [*out, "--span", "0:3"], [*out, "--shard", "0/3"], [*out, "-", "--workers", "2"]):
         with pytest.raises(SystemExit, match="2"):

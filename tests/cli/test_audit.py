@@ -125,6 +125,16 @@ def test_keys_and_the_text_are_neither_written_over_nor_shown(
         assert "wide.txt: got a registry, whose secrets" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["x.html", "x.prov.json", "x.pdf"])
+def test_many_documents_go_to_no_file(
+    team: pathlib.Path, text: pathlib.Path, run_iet: RunIet, name: str
+) -> None:
+    out = text.with_name(name)
+    error = run_iet(3, "audit", text, team.with_name("other.txt"), "-r", team, "-o", out)
+    assert f"{out}: got a file for many documents, expected a folder" in error
+    assert not out.exists()
+
+
 def test_an_output_that_may_be_a_file_or_a_folder_is_asked_about(
     team: pathlib.Path, text: pathlib.Path, tmp_path: pathlib.Path, run_iet: RunIet
 ) -> None:
@@ -307,7 +317,7 @@ def test_what_cannot_be_audited_fails_with_a_sentence_and_leaves_nothing(
         ([utf16, "-r", team], "utf16.txt: got zero bytes between letters"),
         ([tmp_path / "empty.txt", "-r", team], "empty.txt: got nothing, expected text"),
         ([tmp_path / "none.txt", "-r", team], "No such file"),
-        ([tmp_path, "-r", team], "expected a folder for the tables"),
+        ([tmp_path, "-r", team], "got a file for many documents, expected a folder"),
         ([text, "-r", tmp_path / "none.json"], "none.json: cannot be read"),
         ([text, "-r", text], "expected 0600" if os.name == "posix" else "not JSON"),
         ([text, "-r", team, "--level", "2"], "level: got 2.0"),
