@@ -289,5 +289,7 @@ def _refusal(error: pydantic.ValidationError) -> tuple[int, str]:
     if first["type"] == "json_invalid":
         return 400, f"request: {first['msg']}"
     field = ".".join(map(str, first["loc"][:6])) or "request"
+    unknown = first["type"] == "extra_forbidden"
+    problem = "unknown field, expected one of those in /openapi.json" if unknown else first["msg"]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return 422, f"{field[:120]}: {first['msg']}{more}"
+    return 422, f"{field[:120]}: {problem}{more}"
