@@ -317,7 +317,7 @@ def _check_sources(sources: Sequence[Source], profile: str | None) -> None:
         if not isinstance(source, (Registry, ForeignKeys)):
             raise InputError(
                 f"registry: got {type(source).__name__}, expected iet.Registry, iet.WaterfallKeys or"
-                " iet.EngineKeys"
+                " iet.EngineKeys (iet.Registry.load reads a file)"
             )
     if not sources:
         raise InputError("registry: got none, expected at least one")

@@ -149,8 +149,8 @@ def advice(rows: Sequence[Expected]) -> str:
 def plan_table(rows: Sequence[Expected]) -> str:
     """Return the rows as a Markdown table, what lies outside of the measured range, and the advice."""
     lines = [
-        "Expected of `posterior`, with intervals from the worst to the best of the cells that the curve is"
-        " not made of; coverage is the share of tokens attributed at level 0.01.",
+        "Expected of decoder `posterior`. In brackets: the worst and the best result in measured settings"
+        " that the estimate was not fitted to. Coverage: share of tokens attributed at level 0.01.",
         "",
         "| family | nats of evidence a turn | " + " | ".join(FIGURES.values()) + " |",
         "|" + " --- |" * (2 + len(FIGURES)),

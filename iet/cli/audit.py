@@ -88,7 +88,11 @@ def add(commands: Commands) -> None:
     many.add_argument(
         "--chunk-rows", type=int, metavar="N", help="documents in an output file (default: 4096)"
     )
-    many.add_argument("--strict", action="store_true", help="fail if a file is not read, or not to its end")
+    many.add_argument(
+        "--strict",
+        action="store_true",
+        help="fail if a file of a folder has another format, or a file cannot be read to its end",
+    )
     many.add_argument("--csv", action="store_true", help="also write the tables as CSV")
     many.add_argument(
         "--pages",

@@ -62,7 +62,7 @@ def add(commands: Commands) -> None:
         default=[],
         type=pathlib.Path,
         metavar="FILE",
-        help=f"also write it, in the form that its end names: {', '.join(_FORMS)}; may be repeated",
+        help=f"also write it to this file; its suffix sets the format: {', '.join(_FORMS)}; may be repeated",
     )
     check.add_argument(
         "--otel",
@@ -85,7 +85,7 @@ def _check(arguments: argparse.Namespace) -> int:
     refuse_uris([arguments.trace])
     for path in arguments.output:
         if path.suffix not in _FORMS:
-            raise InputError(f"{path}: got a name that ends otherwise, expected one of {', '.join(_FORMS)}")
+            raise InputError(f"{path}: got an unknown suffix, expected one of {', '.join(_FORMS)}")
         if not path.parent.is_dir():
             raise InputError(f"{path}: no such folder, expected an existing one")
     registry = load_registry(arguments)

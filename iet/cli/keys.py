@@ -32,7 +32,7 @@ def add(commands: Commands) -> None:
     actions = keys.add_subparsers(required=True, metavar="ACTION")
 
     init = actions.add_parser("init", help="make a registry without agents")
-    init.add_argument("path", help="the new file")
+    init.add_argument("path", metavar="FILE", help="the new file")
     _add_scheme(init)
     init.set_defaults(run=_keys_init)
 
@@ -65,8 +65,8 @@ def add(commands: Commands) -> None:
     rotate.set_defaults(run=_keys_rotate)
 
     export = actions.add_parser("export", help="write a registry that holds only some agents' keys")
-    export.add_argument("path", help="the new file")
-    export.add_argument("--agents", nargs="+", required=True, metavar="NAME")
+    export.add_argument("path", metavar="FILE", help="the new file")
+    export.add_argument("--agents", nargs="+", required=True, metavar="NAME", help="agents to include")
     export.add_argument(
         "--with-tokenizer",
         action="store_true",
@@ -88,7 +88,7 @@ def add(commands: Commands) -> None:
     opening.set_defaults(run=_keys_open)
 
     merge = actions.add_parser("import", help="take in the agents of another registry file")
-    merge.add_argument("path", help="the file to read")
+    merge.add_argument("path", metavar="FILE", help="the file to read")
     add_registry(merge)
     merge.set_defaults(run=_keys_import)
 

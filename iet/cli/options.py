@@ -207,7 +207,7 @@ def add_encoding(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--encoding",
         metavar="NAME",
-        help="of text files, such as cp1252 (default: UTF-8, or what a mark of byte order says)",
+        help="of text files, such as cp1252 (default: UTF-8, or what its byte order mark says)",
     )
 
 

@@ -40,7 +40,7 @@ def formats_of(arguments: argparse.Namespace) -> dict[pathlib.Path, str]:
             raise InputError(f"{path}: its folder does not exist, expected an existing one")
         formats[path] = suffix
     if (arguments.sign is None) == (".dsse.json" in formats.values()):
-        raise InputError("--sign: got one without the other, expected a key and an output *.dsse.json")
+        raise InputError("--sign KEY and an output *.dsse.json go together: got only one of them")
     if arguments.public and arguments.sign is None:
         raise InputError("--public: got one without --sign, expected the key that it belongs to")
     if not {".svg", ".png", ".pdf"}.isdisjoint(formats.values()):

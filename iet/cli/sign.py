@@ -18,10 +18,10 @@ from iet.marks.files import write_file
 def add(commands: Commands) -> None:
     """Add `iet sign`."""
     sign = commands.add_parser("sign", help="add signatures to a signed report")
-    sign.add_argument("file", type=pathlib.Path, help="the signed report (*.dsse.json)")
+    sign.add_argument("file", metavar="REPORT", type=pathlib.Path, help="the signed report (*.dsse.json)")
     add_signing(sign, "--key", required=True)
     sign.add_argument(
-        "-o", "--output", type=pathlib.Path, metavar="FILE", help="(default: the report itself)"
+        "-o", "--output", type=pathlib.Path, metavar="FILE", help="the new file (default: the report itself)"
     )
     sign.set_defaults(run=_sign)
 

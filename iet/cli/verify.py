@@ -18,7 +18,7 @@ from iet.report.lines import harmless
 def add(commands: Commands) -> None:
     """Add `iet verify`."""
     verify = commands.add_parser("verify", help="check a signed report, its text and its registry")
-    verify.add_argument("file", type=pathlib.Path, help="the signed report (*.dsse.json)")
+    verify.add_argument("file", metavar="REPORT", type=pathlib.Path, help="the signed report (*.dsse.json)")
     verify.add_argument(
         "--key",
         action="append",

@@ -199,7 +199,10 @@ def options_of(decoder: str, options: Mapping[str, Any]) -> Any:
     for name in options:
         if name not in chosen.defaults:
             known = [*chosen.defaults, *chosen.of_each_text]
-            raise InputError(f"options: got {name!r:.80}, decoder {decoder!r} accepts {known}")
+            raise InputError(
+                f"options: got {name!r:.80}, decoder {decoder!r} accepts {known}; iet.AuditOptions has"
+                " those of every audit"
+            )
     return chosen.options(**options)
 
 

@@ -13,7 +13,9 @@ from iet.marks.scheme import Scheme
 def check_registry(registry: object) -> None:
     """Raise an InputError unless this is a registry."""
     if not isinstance(registry, Registry):
-        raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
+        raise InputError(
+            f"registry: got {type(registry).__name__}, expected iet.Registry (iet.Registry.load reads a file)"
+        )
 
 
 def check_model_vocabulary(size: int, vocab_size: int) -> None:

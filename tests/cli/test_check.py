@@ -66,7 +66,7 @@ def test_exit_codes(run_iet: RunIet, team: pathlib.Path, trace: pathlib.Path) ->
         (b"[" * 100_000, (), "less deep"),
         (b'[{"role": "user", "content": 1' + b"0" * 5000 + b"}]", (), "shorter numbers"),
         (None, (), "cannot be read (No such file"),
-        (b"[]", ("-o", "out.pdf"), "out.pdf: got a name that ends otherwise"),
+        (b"[]", ("-o", "out.pdf"), "out.pdf: got an unknown suffix"),
         (b"[]", ("-o", "nowhere/out.json"), "no such folder"),
         (b"[]", ("--agent", "x"), "--agent: got 'x', expected NAME=AGENT"),
         (b"[]", ("--agent", "x=y"), "--agent: got 'y', expected one of planner, critic"),

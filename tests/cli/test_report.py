@@ -110,8 +110,11 @@ def test_what_report_and_verify_refuse_before_any_work(
     for arguments, message in (
         (["-o", good, "-o", "r.docx"], "r.docx: got an unknown suffix, expected one of .html"),
         (["-o", good, "-o", str(tmp_path / "none" / "r.html")], "its folder does not exist"),
-        (["-o", good, "--sign", private], "--sign: got one without the other"),
-        (["-o", good, "-o", str(tmp_path / "r.dsse.json")], "--sign: got one without the other"),
+        (["-o", good, "--sign", private], "--sign KEY and an output *.dsse.json go together"),
+        (
+            ["-o", good, "-o", str(tmp_path / "r.dsse.json")],
+            "--sign KEY and an output *.dsse.json go together",
+        ),
         (
             ["-o", good, "-o", str(tmp_path / "r.dsse.json"), "--sign", public],
             "auditor.pub.pem: got",

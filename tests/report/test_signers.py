@@ -72,7 +72,7 @@ def test_rejects_unsupported_keys(tmp_path: pathlib.Path) -> None:
                 signers.load_public_key(argument)
     with pytest.raises(InputError, match=r"auditor.pub.pem: got no private key in PEM"):
         signers.load_signers(public)
-    with pytest.raises(InputError, match=r"auditor.pem: got no supported public key"):
+    with pytest.raises(InputError, match=r"auditor.pem: got a private key, expected a public one: openssl"):
         signers.load_public_key(private)
     encrypted = serialization.BestAvailableEncryption(b"secret")
     private.write_bytes(ed25519().private_bytes(ENCODED.PEM, serialization.PrivateFormat.PKCS8, encrypted))

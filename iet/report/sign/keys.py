@@ -73,6 +73,10 @@ def load_public_key(key: PublicKey) -> SSlibKey:
             loaded = Key.from_dict("", json.loads(data))
         else:
             loaded = serialization.load_pem_public_key(data)
+    if loaded is None and b"PRIVATE KEY-----" in data:
+        raise InputError(
+            f"{key}: got a private key, expected a public one: openssl pkey -in {key} -pubout -out PUBLIC.pem"
+        )
     return _with_our_id(loaded, os.fspath(key))
 
 
