@@ -67,7 +67,8 @@ class IETAudit(PipelineStep):  # type: ignore[misc, unused-ignore]
                     d.text.encode("utf-8", "surrogatepass") if isinstance(d.text, str) else d.text
                     for d in batch
                 ]
-                columns = {"text": pa.array(texts, pa.binary()), "id": [str(d.id) for d in batch]}
+                names_of_documents = [str(d.id).encode(errors="backslashreplace").decode() for d in batch]
+                columns = {"text": pa.array(texts, pa.binary()), "id": names_of_documents}
                 rows = annotate(pa.table(columns)).select(names).to_pylist()
             for document, row in zip(batch, rows, strict=True):
                 document.metadata |= row

@@ -126,7 +126,8 @@ def test_half_a_character_costs_datatrove_one_document(registry: Registry) -> No
 
     assert registry.path is not None
     texts = ["hello there", "bad \ud800 x", None, "good"]
-    result = IETAudit(registry.path).run([Document(text=text, id=str(i)) for i, text in enumerate(texts)])
+    documents_ = [Document(text=text, id=f"{i} \udfff") for i, text in enumerate(texts)]
+    result = IETAudit(registry.path).run(documents_)
     problems = [document.metadata["iet_problem"] for document in result]
     assert [problem is None for problem in problems] == [True, False, False, True]
     assert "which is not UTF-8" in problems[1]
