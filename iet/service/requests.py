@@ -107,7 +107,7 @@ class RequestId(pydantic.BaseModel):
 
 
 class CheckRequest(pydantic.BaseModel):
-    """A conversation whose messages name agents, to be told whether they wrote them (`iet.Auditor.check`)."""
+    """A conversation whose messages name agents: check whether they wrote them (`iet.Auditor.check`)."""
 
     model_config = _Reading.model_config
 

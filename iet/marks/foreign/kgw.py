@@ -121,8 +121,8 @@ class Kgw(EngineScheme):
 
 
 def _left_seeds(key: int, contexts: Ids) -> NDArray[np.uint32]:
-    # key·id mod (2^64 - 1), of which torch's generator on the CPU takes the low 32 bits. The product is
-    # high·2^64 + low, which leaves the same as high + low; if that is all bits set, it leaves 0.
+    # The low 32 bits of key·id mod (2^64 - 1), because torch's generator on the CPU uses no others. The
+    # product is high·2^64 + low, which is congruent to high + low. A sum of 2^64 - 1 is congruent to 0.
     ids = contexts.astype(np.uint64)
     shift, upper, lower = np.uint64(32), np.uint64(key >> 32) * ids, np.uint64(key & 0xFFFFFFFF) * ids
     low = (upper << shift) + lower
