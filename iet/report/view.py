@@ -377,6 +377,6 @@ def graph(report: Report) -> dict[str, Any] | None:
         ],
         "terms": [
             *transition_lines(report),
-            "μ has a bit for each pair of agents, set if one followed the other.",
+            "The bitmask has a bit for each pair of agents, set if one followed the other.",
         ],
     }

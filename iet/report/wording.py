@@ -151,7 +151,7 @@ def legend(report: Report) -> list[str]:
 
 
 def transition_lines(report: Report) -> list[str]:
-    """Return the transition graph in words: edges with counts and confidence, topology, μ."""
+    """Return the transition graph in words: edges with counts and confidence, topology, bitmask μ."""
     graph = report.transitions
     if not graph.observed:
         return ["transitions: none"]

@@ -164,7 +164,7 @@ def test_technical_terms_are_in_disclosures(opened: Any, report: Report) -> None
         "log p",
         "p alone",
         "f(t, a)",
-        "μ = ",
+        "bitmask",
         "κ",
         " level ",
         "scored",
