@@ -16,9 +16,7 @@ from iet.audit.decode import Decoded, Spans, decode, decode_together, name_piece
 from iet.audit.details import boundary_columns, chosen_boundaries, details_of, published_shares
 from iet.audit.encode import TokenBatch
 from iet.audit.evidence import (
-    activity_log_p,
     benjamini_hochberg,
-    decoy_log_p,
     holm,
     piece_log_p,
     segment_log_p,
@@ -28,11 +26,11 @@ from iet.audit.evidence import (
 from iet.audit.parts import Parts
 from iet.audit.plan import Plan
 from iet.audit.quotations import cap_quoted_posteriors
-from iet.audit.score import ScoreMatrix, activity_of, owners_of, score
+from iet.audit.score import ScoreMatrix, owners_of, score
 from iet.marks.keys import Keys, KeyTable
 from iet.marks.sessions import OWN, sessions_digest
 from iet.marks.tokenizer import Encoding
-from iet.native.arrays import Bools, Float32s, Float64s, Int64s
+from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
 from iet.report.result import DOCUMENT_DTYPES, SEGMENT_DTYPES, AuditResult, FoundSession, concatenated
 
 _NO_CUTS = np.zeros(0, np.int64)
@@ -87,22 +85,26 @@ def attribute(
     results = []
     for start in range(0, len(encodings), size):
         batch = slice(start, start + size)
-        read = decode_texts(plan, encodings[batch], parts, texts is not None)
-        results.append(_result(plan, None if texts is None else texts[batch], read, details))
+        of_batch = None if texts is None else texts[batch]
+        read = decode_texts(plan, encodings[batch], parts, of_batch)
+        results.append(_result(plan, of_batch, read, details))
     return results[0] if len(results) == 1 else concatenated(results, _empty(plan, texts is not None))
 
 
 def decode_texts(
-    plan: Plan, encodings: Sequence[tuple[Encoding, ...]], parts: Parts | None, spelled: bool
+    plan: Plan,
+    encodings: Sequence[tuple[Encoding, ...]],
+    parts: Parts | None,
+    texts: Sequence[str] | None,
 ) -> DecodedTexts:
-    """Score and decode D texts; several only if `plan.many_at_once`. `spelled`: the texts have characters."""
+    """Score and decode D texts; several only if `plan.many_at_once`. `texts` None: only ids are known."""
     if len(encodings) == 1:
         batches = [
-            TokenBatch.of(encoding, parts, reader.keys, spelled)
+            TokenBatch.of(encoding, parts, reader.keys, None if texts is None else texts[0])
             for encoding, reader in zip(encodings[0], plan.readers, strict=True)
         ]
     else:
-        batches = [TokenBatch.of_many([one for (one,) in encodings], plan.readers[0].keys, spelled)]
+        batches = [TokenBatch.of_many([one for (one,) in encodings], plan.readers[0].keys, texts)]
     alignment, cuts, lengths = TokenAlignment.of(batches), _NO_CUTS, _NO_CUTS
     if parts is not None:
         parts = parts.without_gaps(alignment.origins)
@@ -123,9 +125,7 @@ def decode_texts(
 def _result(plan: Plan, texts: Sequence[str] | None, read: DecodedTexts, details: bool) -> AuditResult:
     """Decide which spans are attributed, and return the results in columns."""
     alignment, spans, level = read.alignment, read.spans, plan.options.level
-    log_p_of_keys = [
-        _key_log_p(batch, matrix) for batch, matrix in zip(alignment.batches, read.matrices, strict=True)
-    ]
+    log_p_of_keys = [matrix.log_p for matrix in read.matrices]
     evidence = _evidence(plan, log_p_of_keys)
     owners, local = np.unique(owners_of(read.matrices), return_inverse=True)
     posterior: Float32s | None = None
@@ -335,17 +335,6 @@ def _evidence(plan: Plan, log_p: Sequence[Float64s]) -> Float64s:
     return evidence
 
 
-def _key_log_p(batch: TokenBatch, matrix: ScoreMatrix) -> Float64s:
-    """Return the log p-value of every key of a profile by itself, [D, K]."""
-    reader, activity = matrix.reader, matrix.activity
-    if activity is None:
-        activity = activity_of(batch, reader.keys)[None]
-    if reader.decoys is not None:
-        return decoy_log_p(activity[0], activity_of(batch, reader.decoys))[None]
-    distinct = batch.count(batch.scored & ~batch.repeated)
-    return activity_log_p(activity, distinct, reader.keys.profile.family)
-
-
 def _explain(plan: Plan, read: DecodedTexts, spans: Spans) -> tuple[Int64s, Float64s, Int64s]:
     """Return the agent that explains each span best, its corrected log p, and the session of its key.
 
@@ -387,44 +376,57 @@ def _explain_in(
     # The key with the highest sum is taken for the one with the lowest p-value. They can differ by repeats
     # and by the ends of the span.
     texts, starts, ends, agents = spans
-    keys, family = matrix.keys, matrix.keys.profile.family
-    owners = keys.owners.astype(np.int64)
+    keys, all_keys, family = matrix.keys, matrix.reader.keys, matrix.keys.profile.family
     firsts = batch.starts[texts]
-    best = _best_keys(matrix.scores, firsts + starts, firsts + ends, agents, owners)
-    pairs = batch.evidence_here
-    if len(batch.ends) > 1:
-        # Give pairs distinct numbers in each text: the index of its first token exceeds all numbers before.
-        pairs = np.where(pairs >= 0, pairs + batch.starts[batch.numbers], -1)
+    lengths = (batch.ends - batch.starts)[texts]
+    lowest, guesses = np.full(len(starts), np.inf), np.zeros(len(starts), np.int64)
+    sessions = np.full(len(starts), OWN)
+    number = np.ones(len(batch.ends))
+    sessions_of_keys = None if not isinstance(keys, KeyTable) else keys.sessions
 
-    def log_p_of(scores: Float32s, selected: Any, columns: Int64s) -> Float64s:
+    def keep(selected: Any, scores: Float32s, pairs: Int64s, columns: Int64s, of: Keys) -> None:
+        spans_there = pairs, starts[selected], ends[selected], columns, family, choices
         if pieces_given:
-            return piece_log_p(scores, pairs, starts[selected], ends[selected], columns, family, choices)
-        bounds = firsts[selected], (batch.ends - batch.starts)[texts[selected]]
-        return segment_log_p(
-            scores, pairs, starts[selected], ends[selected], columns, family, choices, texts=bounds
-        )
+            log_p = piece_log_p(scores, *spans_there)
+        else:
+            log_p = segment_log_p(scores, *spans_there, texts=(firsts[selected], lengths[selected]))
+        better = log_p < lowest[selected]
+        at = selected[better]
+        lowest[at], guesses[at] = log_p[better], of.owners[columns[better]]
+        if of is keys and sessions_of_keys is not None:
+            sessions[at] = sessions_of_keys[columns[better]]
 
-    guesses, log_p = owners[best], log_p_of(matrix.scores, slice(None), best)
-    sessions = np.full(len(best), OWN)
-    if isinstance(keys, KeyTable) and keys.sessions is not None:
-        sessions = keys.sessions[best].astype(np.int64)
-    all_keys, unattributed = matrix.reader.keys, np.flatnonzero(agents < 0)
-    if len(keys) < len(all_keys) and len(unattributed):
-        # Unattributed spans are compared with every key, also with those that were no candidates.
-        inside = np.append(np.stack([starts, ends], axis=1)[unattributed].ravel(), len(batch))
-        best = _best_of_many(batch, inside, all_keys)[: 2 * len(unattributed) : 2]
-        other_keys, local = np.unique(best, return_inverse=True)
-        guesses[unattributed] = all_keys.owners[best]
-        log_p[unattributed] = log_p_of(batch.scores(all_keys.subset(other_keys)), unattributed, local)
-    return guesses, log_p, sessions
+    for hypothesis in (None, *matrix.hypotheses):
+        pairs, times, scores = batch.evidence_here, None, matrix.scores
+        selected = np.arange(len(starts))
+        if hypothesis is not None:
+            pairs, times = np.where(pairs >= 0, hypothesis.pairs, -1), hypothesis.times
+            scores, selected = batch.scores(keys, times), np.flatnonzero(hypothesis.applies[texts])
+            number += hypothesis.applies
+        if len(batch.ends) > 1:
+            # Give pairs distinct numbers in each text: the index of its first token exceeds all before.
+            pairs = np.where(pairs >= 0, pairs + batch.starts[batch.numbers], -1)
+        lows, highs = firsts[selected] + starts[selected], firsts[selected] + ends[selected]
+        owners = keys.owners.astype(np.int64)
+        keep(selected, scores, pairs, _best_keys(scores, lows, highs, agents[selected], owners), keys)
+        unattributed = selected[agents[selected] < 0]
+        if len(keys) < len(all_keys) and len(unattributed):
+            # Unattributed spans are compared with every key, also with those that were no candidates.
+            inside = np.append(np.stack([starts, ends], axis=1)[unattributed].ravel(), len(batch))
+            best = _best_of_many(batch, inside, all_keys, times)[: 2 * len(unattributed) : 2]
+            other_keys, local = np.unique(best, return_inverse=True)
+            lowest[unattributed] = np.inf if hypothesis is None else lowest[unattributed]
+            others = all_keys.subset(other_keys)
+            keep(unattributed, batch.scores(others, times), pairs, local, others)
+    return guesses, np.minimum(0.0, lowest + np.log(number)[texts]), sessions
 
 
-def _best_of_many(batch: TokenBatch, edges: Int64s, keys: Keys) -> Int64s:
+def _best_of_many(batch: TokenBatch, edges: Int64s, keys: Keys, times: Int32s | None = None) -> Int64s:
     """Return the key with the highest sum in each span between `edges`, the first of equals."""
     best = np.zeros(len(edges) - 1, np.int64)
     highest = np.full(len(best), -np.inf)
     for low in range(0, len(keys), _MANY_KEYS):
-        sums = batch.sums(edges, keys.subset(slice(low, low + _MANY_KEYS)))
+        sums = batch.sums(edges, keys.subset(slice(low, low + _MANY_KEYS)), times=times)
         column = sums.argmax(axis=1)
         value = sums[np.arange(len(best)), column]
         better = value > highest

@@ -207,7 +207,7 @@ class _Evidence:
     def of(cls, encodings: Sequence[Encoding], keys: Any) -> _Evidence:
         if not encodings:
             return cls((), (), *(np.zeros(0, np.int64) for _ in range(3)))
-        reading = TokenBatch.of_many(encodings, keys, True)
+        reading = TokenBatch.of_many(encodings, keys, None)
         repeated = _known(reading, keys.profile.scheme.evidence_ids)
         fresh = reading.scored & ~reading.repeated & ~repeated
         return cls(

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.audit.align import TokenAlignment
+from iet.audit.counting import LEAD, ROUNDS, Counted, Counts, Hypothesis
 from iet.audit.encode import TokenBatch
 from iet.audit.plan import Plan, ProfileReader
-from iet.audit.score import ScoreMatrix, owners_of
+from iet.audit.score import ScoreMatrix, key_log_p, owners_of
 from iet.decoding import Scored, Segmentation
 from iet.decoding.fit import log_ratios
 from iet.decoding.pieces import piece_posterior, piece_ratios
@@ -41,12 +42,14 @@ class Decoded:
         posterior: float32 [N, K], 0 for padding; None if the decoder has none.
         strengths: for each text float64 [K]; None if the decoder has none.
         window_scores: for each text f [W, K]; None if the decoder computes none.
+        counted: the scores that were decoded; None: those of the matrix.
     """
 
     labels: Int32s
     posterior: Float32s | None = None
     strengths: tuple[Float64s, ...] | None = None
     window_scores: tuple[Float64s, ...] | None = None
+    counted: Counted | None = None
 
 
 def decode(
@@ -66,19 +69,42 @@ def decode(
     if matrix.chosen is not None and decoder.has_posterior and options.strengths is not None:
         strengths = np.asarray(options.strengths)[matrix.chosen]
         options = dataclasses.replace(options, strengths=strengths)
-    scored = _scored(plan, matrix, batch)
-    # Only `posterior` models hand-overs; other decoders would count the padding as text.
-    if decoder.has_posterior and len(cuts):
-        segmentations = [_decode_padded(plan, scored, options, allow_unattributed, cuts, lengths)]
-    else:
-        segmentations = decoder.decode_each(scored, batch.starts, batch.ends, options, allow_unattributed)
+    counted = matrix.start if decoder.has_posterior else matrix.whole
     labels = np.full(len(batch), -1, np.int32)
     posterior = np.zeros(matrix.scores.shape, np.float32) if decoder.has_posterior else None
-    for d, segmentation in enumerate(segmentations):
-        labels[batch.inside(d)] = segmentation.token_agents
-        if posterior is not None:
-            posterior[batch.inside(d)] = segmentation.posterior
-    return _gathered(labels, posterior, segmentations)
+    segmentations = dict[int, Segmentation]()
+
+    def decode_texts(texts: Int64s) -> None:
+        scored = _scored(plan, matrix, batch, counted)
+        # Only `posterior` models hand-overs; other decoders would count the padding as text.
+        if decoder.has_posterior and len(cuts):
+            segmentations_of_texts = [
+                _decode_padded(plan, scored, options, allow_unattributed, cuts, lengths)
+            ]
+        else:
+            bounds = batch.starts[texts], batch.ends[texts]
+            segmentations_of_texts = decoder.decode_each(scored, *bounds, options, allow_unattributed)
+        for d, segmentation in zip(texts.tolist(), segmentations_of_texts, strict=True):
+            segmentations[d] = segmentation
+            labels[batch.inside(d)] = segmentation.token_agents
+            if posterior is not None:
+                posterior[batch.inside(d)] = segmentation.posterior
+
+    decode_texts(np.arange(len(batch.ends)))
+    rounds = ROUNDS if decoder.has_posterior and matrix.log_ratios is None else 0
+    for _ in range(0 if matrix.counts is None else rounds):
+        assert matrix.counts is not None
+        assert posterior is not None
+        fitted = (segmentations[d].strengths for d in range(len(batch.ends)))
+        of_each = [values for values in fitted if values is not None]
+        previous = counted
+        counted = matrix.counts.by_segments(matrix.keys, matrix.whole, labels, posterior, of_each)
+        changed = counted.changed(previous, batch)
+        if not len(changed):
+            break
+        decode_texts(changed)
+    of_texts = [segmentations[d] for d in range(len(batch.ends))]
+    return dataclasses.replace(_gathered(labels, posterior, of_texts), counted=counted)
 
 
 def _gathered(labels: Int32s, posterior: Float32s | None, segmentations: Sequence[Segmentation]) -> Decoded:
@@ -87,9 +113,9 @@ def _gathered(labels: Int32s, posterior: Float32s | None, segmentations: Sequenc
     return Decoded(labels, posterior, strengths or None, windows or None)
 
 
-def _scored(plan: Plan, matrix: ScoreMatrix, batch: TokenBatch) -> Scored:
+def _scored(plan: Plan, matrix: ScoreMatrix, batch: TokenBatch, counted: Counted) -> Scored:
     """Return the input of a decoder for all texts of a batch, joined as in the batch."""
-    family, values, weights = matrix.keys.profile.family, matrix.scores, None
+    family, values, weights = matrix.keys.profile.family, counted.scores, None
     if matrix.log_ratios is not None:
         values = np.zeros_like(values)
         for d, ratios in enumerate(matrix.log_ratios):
@@ -102,8 +128,8 @@ def _scored(plan: Plan, matrix: ScoreMatrix, batch: TokenBatch) -> Scored:
         values,
         None if matrix.log_ratios is not None else family,
         batch.scored,
-        batch.repeated,
-        batch.pairs,
+        counted.repeated,
+        counted.pairs,
         None if matrix.chosen is None else len(matrix.reader.keys),
         weights,
         _shares(matrix),
@@ -170,9 +196,9 @@ def decode_together(
         fitted = decode(plan, matrix, batch, True)
         assert fitted.strengths is not None
         strengths.append(fitted.strengths[0])
-        text = _scored(plan, matrix, batch)
+        text = _scored(plan, matrix, batch, fitted.counted or matrix.whole)
         weights = evidence_weight(text, plan.options.decoding.repeats)
-        ratios.append(log_ratios(matrix.scores, weights, strengths[-1], matrix.keys.profile.family))
+        ratios.append(log_ratios(text.values, weights, strengths[-1], matrix.keys.profile.family))
         counted[cells[weights > 0]] = True
     tokens = sum(len(batch) for batch in alignment.batches) / len(alignment.batches)
     scale = alignment.length / tokens if tokens else 1.0
@@ -232,19 +258,27 @@ def name_pieces(
     options, null_prior = plan.options, 0.0
     if plan.decoder.has_posterior and options.allow_unattributed:
         null_prior = options.decoding.null_prior
+    counts = [
+        Counts.of(batch, reader.keys) for reader, batch in zip(plan.readers, alignment.batches, strict=True)
+    ]
+    hypotheses = [() if of_batch is None else of_batch.hypotheses() for of_batch in counts]
     weighed = [
-        _weigh(plan, reader, batch, _edges(batch.origins, pieces), null_prior)
-        for reader, batch in zip(plan.readers, alignment.batches, strict=True)
+        _weigh(plan, reader, batch, _edges(batch.origins, pieces), null_prior, of_batch)
+        for reader, batch, of_batch in zip(plan.readers, alignment.batches, hypotheses, strict=True)
     ]
     ratios = np.concatenate([part for part, _ in weighed], axis=1)
     best = ratios.argmax(axis=1)
     matrices, chosen, low = list[ScoreMatrix](), list[Int64s](), 0
-    for reader, batch, (part, _) in zip(plan.readers, alignment.batches, weighed, strict=True):
+    for reader, batch, (part, _), of_batch in zip(
+        plan.readers, alignment.batches, weighed, hypotheses, strict=True
+    ):
         candidates = np.arange(part.shape[1])
         if reader.by_candidates:  # the best two of each piece
             candidates = np.unique(np.append(np.argpartition(part, -2, axis=1)[:, -2:], 0))
         keys = reader.keys.subset(candidates)
-        matrices.append(ScoreMatrix(reader, keys, batch.scores(keys), candidates))
+        counted = Counted(batch.scores(keys), batch.pairs, batch.repeated)
+        log_p = key_log_p(reader, batch, of_batch)
+        matrices.append(ScoreMatrix(reader, keys, counted, log_p, counted, candidates, hypotheses=of_batch))
         chosen.append(candidates + low)
         low += part.shape[1]
     scored_columns = np.concatenate(chosen)
@@ -262,22 +296,33 @@ def name_pieces(
 
 
 def _weigh(
-    plan: Plan, reader: ProfileReader, batch: TokenBatch, edges: Int64s, null_prior: float
+    plan: Plan,
+    reader: ProfileReader,
+    batch: TokenBatch,
+    edges: Int64s,
+    null_prior: float,
+    hypotheses: Sequence[Hypothesis],
 ) -> tuple[Float64s, Float64s | None]:
-    """Return the log-likelihood ratio (or sum) of each key in each piece [S, K], and fitted strengths [K]."""
-    # `posterior` counts a repeated pair once (unless repeats="count"), other decoders each time.
-    counted = batch.scored
-    if plan.decoder.has_posterior and plan.options.decoding.repeats != "count":
-        counted = counted & ~batch.repeated
-    sums = batch.sums(edges, reader.keys, counted)
-    if not plan.decoder.has_posterior:
-        return sums, None
-    counts = np.diff(np.append(0, np.cumsum(counted))[edges]).astype(np.float64)
+    """Return the log-likelihood ratio (or sum) of each key in each piece [S, K], and fitted strengths [K].
+
+    Contexts are counted under the hypothesis with the highest ratios of the pieces' best keys.
+    """
     # For the agents of one profile, pieces by agents of other profiles are unattributed.
     elsewhere_prior = min(0.99, 1 - (1 - null_prior) * plan.share_of(reader))
-    return piece_ratios(
-        sums, counts, reader.keys.profile.family, elsewhere_prior, reader.shares, plan.options.decoding
-    )
+    weighed = list[tuple[Float64s, Float64s | None]]()
+    for hypothesis in (None, *hypotheses):
+        # `posterior` counts a repeated pair once (unless repeats="count"), other decoders each time.
+        counted, times = batch.scored, None if hypothesis is None else hypothesis.times
+        if plan.decoder.has_posterior and plan.options.decoding.repeats != "count":
+            counted = counted & ~(batch.repeated if hypothesis is None else hypothesis.repeated)
+        sums = batch.sums(edges, reader.keys, counted, times)
+        if not plan.decoder.has_posterior:
+            return sums, None
+        counts = np.diff(np.append(0, np.cumsum(counted))[edges]).astype(np.float64)
+        family, shares = reader.keys.profile.family, reader.shares
+        weighed.append(piece_ratios(sums, counts, family, elsewhere_prior, shares, plan.options.decoding))
+    nats = [ratios.max(axis=1).sum() - LEAD * (i > 0) for i, (ratios, _) in enumerate(weighed)]
+    return weighed[int(np.argmax(nats))]
 
 
 def _edges(origins: Int64s, pieces: Int64s) -> Int64s:

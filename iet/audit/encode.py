@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +13,9 @@ from numpy.typing import NDArray
 
 from iet.audit.parts import Parts
 from iet.kernels import pair_numbers, score_spans, score_tokens
-from iet.marks.keys import Keys
+from iet.marks.keys import Keys, KeyTable
 from iet.marks.tokenizer import Encoding
-from iet.native.arrays import Bools, Float32s, Float64s, Int64s
+from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
 from iet.native.pairs import novelty_weights, repeats
 from iet.native.texts import Texts
 
@@ -35,7 +36,8 @@ class TokenBatch:
         pairs: int64 [N] (or [R]), numbers of the (context, token) pairs of each text; -1 for tokens that have
             no score or that a boundary cuts. A pair that occurs before only in a left-out part is no repeat.
         repeated: bool [N] (or [R]), the tokens whose pair occurred before, or counts in another document.
-        spelled: whether the texts have characters, not only ids.
+        texts: with their characters; None: only ids are known.
+        parts: what is left out of a single text, and given boundaries; None: nothing.
         published: bool [N] (or [R]), tokens without a score only because their pair was published before;
             None: unknown.
     """
@@ -47,21 +49,19 @@ class TokenBatch:
     ends: Int64s
     pairs: Int64s
     repeated: Bools
-    spelled: bool
+    texts: tuple[str, ...] | None
+    parts: Parts | None = None
     published: Bools | None = None
 
     @classmethod
-    def of(cls, encoding: Encoding, parts: Parts | None, keys: Keys, spelled: bool) -> TokenBatch:
+    def of(cls, encoding: Encoding, parts: Parts | None, keys: Keys, text: str | None) -> TokenBatch:
         """Return the batch of one text, or of ids, without what `parts` leaves out (None: nothing)."""
         ids, read_indices, published = encoding.token_ids, None, encoding.published
         unpublished = None if published is None else ~published
         if parts is None:
             pairs = pair_numbers(ids, keys, counted=unpublished)
         else:
-            if spelled:
-                extents = encoding.characters(range(len(ids)))
-            else:
-                extents = np.arange(len(ids), dtype=np.int64)[:, None] + np.array([0, 1])
+            extents = token_extents(encoding, text is not None)
             read = parts.read(extents)
             counted = read & parts.whole(extents)
             if published is not None:
@@ -73,10 +73,11 @@ class TokenBatch:
             repeated |= (encoding.elsewhere if read_indices is None else encoding.elsewhere[read_indices]) & (
                 pairs >= 0
             )
-        return cls((encoding,), ids, read_indices, *bounds, pairs, repeated, spelled, published)
+        texts = None if text is None else (text,)
+        return cls((encoding,), ids, read_indices, *bounds, pairs, repeated, texts, parts, published)
 
     @classmethod
-    def of_many(cls, encodings: Sequence[Encoding], keys: Keys, spelled: bool) -> TokenBatch:
+    def of_many(cls, encodings: Sequence[Encoding], keys: Keys, texts: Sequence[str] | None) -> TokenBatch:
         """Return the batch of many whole texts. Each has the numbers that it would have alone."""
         joined = Texts.of([encoding.token_ids for encoding in encodings], keys.profile.scheme.n_gram)
         published = None
@@ -88,11 +89,54 @@ class TokenBatch:
         for encoding, start, end in zip(encodings, joined.starts, joined.ends, strict=True):
             if encoding.elsewhere is not None:
                 repeated[start:end] |= encoding.elsewhere & (pairs[start:end] >= 0)
-        bounds = joined.starts, joined.ends
-        return cls(tuple(encodings), joined.ids, None, *bounds, pairs, repeated, spelled, published)
+        bounds, of_texts = (joined.starts, joined.ends), None if texts is None else tuple(texts)
+        return cls(
+            tuple(encodings), joined.ids, None, *bounds, pairs, repeated, of_texts, published=published
+        )
 
     def __len__(self) -> int:
         return len(self.pairs)
+
+    @property
+    def spelled(self) -> bool:
+        """Whether the texts have characters, not only ids."""
+        return self.texts is not None
+
+    @property
+    def joined(self) -> Texts:
+        """The ids of all texts, also of what is left out."""
+        if self.read_indices is not None:
+            return Texts.single(self.ids)
+        return Texts(self.ids, self.starts, self.ends)
+
+    @property
+    def given_starts(self) -> Int64s:
+        """int64: the tokens, among all of the ids, at which parts start or end and pieces start."""
+        if self.parts is None:
+            return np.zeros(0, np.int64)
+        cuts = self.parts.left_out.ravel()
+        if self.parts.boundaries is not None:
+            cuts = np.append(cuts, self.parts.boundaries)
+        starts = token_extents(self.encodings[0], self.spelled)[:, 0]
+        tokens = np.unique(np.searchsorted(starts, cuts))
+        return tokens[tokens < len(starts)]
+
+    @property
+    def paragraphs(self) -> Int64s:
+        """int64: the tokens, among all of the ids, that start a paragraph; lines, if no line is blank."""
+        if self.texts is None:
+            return np.zeros(0, np.int64)
+        found = []
+        for text, encoding, first in zip(
+            self.texts, self.encodings, self.joined.starts.tolist(), strict=True
+        ):
+            ends = [match.end() for match in re.finditer(r"\n[ \t\r]*\n\s*", text)]
+            ends = ends or [match.end() for match in re.finditer(r"\n\s*", text)]
+            if ends:
+                starts = encoding.char_starts
+                tokens = np.unique(np.searchsorted(starts, ends))
+                found.append(first + tokens[tokens < len(starts)])
+        return np.concatenate(found) if found else np.zeros(0, np.int64)
 
     @functools.cached_property
     def scored(self) -> Bools:
@@ -140,10 +184,16 @@ class TokenBatch:
             return novelty_weights(self.ids)[self.read_indices]
         return novelty_weights(self.ids, self.starts, self.ends)
 
-    def scores(self, keys: Keys) -> Float32s:
-        """Return x [N, K] (or [R, K]) under some keys, float32; 0 for tokens without a score."""
-        if len(self.ends) > 1:
-            scores_of_all = keys.scores(Texts(self.ids, self.starts, self.ends), 0)
+    def scores(self, keys: Keys, times: Int32s | None = None) -> Float32s:
+        """Return x [N, K] (or [R, K]) under some keys, float32; 0 for tokens without a score.
+
+        `times`: the counts in the seeds, of all ids; None: those in the whole texts.
+        """
+        if times is not None:
+            assert isinstance(keys, KeyTable)
+            scores_of_all = keys.scores(self.joined, 0, times)
+        elif len(self.ends) > 1:
+            scores_of_all = keys.scores(self.joined, 0)
         else:
             scores_of_all = score_tokens(self.ids, keys)
         scores: Float32s = scores_of_all.astype(np.float32, copy=False)
@@ -178,12 +228,24 @@ class TokenBatch:
         everywhere[self.read_indices] = values
         return everywhere
 
-    def sums(self, edges: Int64s, keys: Keys, counted: Bools | None = None) -> Float64s:
-        """Return Σ x [S, K] over the counted tokens (None: all) between `edges` [S + 1]."""
+    def sums(
+        self, edges: Int64s, keys: Keys, counted: Bools | None = None, times: Int32s | None = None
+    ) -> Float64s:
+        """Return Σ x [S, K] over the counted tokens (None: all) between `edges` [S + 1]; see `scores`."""
         mask = counted
         if self.read_indices is None and self.published is not None:
             mask = self.scored if counted is None else self.scored & counted
         elif self.read_indices is not None:
             mask = np.zeros(len(self.ids), np.bool_)
             mask[self.read_indices] = self.scored if counted is None else self.scored & counted
+        if times is not None:
+            assert isinstance(keys, KeyTable)
+            everything = np.ones(len(self.ids), np.bool_) if mask is None else mask
+            return keys.sums(self.ids, self.of_all(edges), everything, 0, times)
         return score_spans(self.ids, self.of_all(edges), keys, counted=mask)
+
+
+def token_extents(encoding: Encoding, spelled: bool) -> Int64s:
+    """Return the characters `[start, end)` of each token [T, 2]; without characters its index."""
+    tokens = np.arange(len(encoding.token_ids), dtype=np.int64)
+    return encoding.characters(tokens) if spelled else tokens[:, None] + np.array([0, 1])

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from iet.audit.attribution import attribute
+from iet.audit.encode import token_extents
 from iet.audit.plan import Plan
 from iet.errors import IetError, InputError
 from iet.marks.tokenizer import Encoding
@@ -132,8 +133,7 @@ def _without(encoding: Encoding, stretches: Int64s, spelled: bool) -> Encoding:
     """Return the encoding with the tokens inside the stretches marked as no evidence."""
     if not len(stretches):
         return encoding
-    tokens = np.arange(len(encoding.token_ids))
-    extents = encoding.characters(tokens) if spelled else tokens[:, None] + np.array([0, 1])
+    extents = token_extents(encoding, spelled)
     at = np.searchsorted(stretches[:, 0], extents[:, 0], "right") - 1
     return dataclasses.replace(encoding, elsewhere=(at >= 0) & (extents[:, 1] <= stretches[at, 1]))
 

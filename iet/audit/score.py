@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from iet.audit.counting import LEAD, Counted, Counts, Hypothesis
 from iet.audit.encode import TokenBatch
+from iet.audit.evidence import activity_log_p, decoy_log_p
 from iet.audit.language_model import LogRatios
 from iet.audit.plan import Plan, ProfileReader
 from iet.decoding import log_activity
@@ -16,7 +18,7 @@ from iet.decoding.activity import evidence_blocks_of
 from iet.decoding.candidates import sum_activity
 from iet.kernels import score_tokens
 from iet.marks.keys import Keys
-from iet.native.arrays import Bools, Float32s, Float64s, Int64s
+from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,18 +28,28 @@ class ScoreMatrix:
     Attributes:
         reader: the profile's keys.
         keys: the keys that are scored token by token.
-        scores: x [N, K], as `TokenBatch.scores` gives it.
+        whole: x [N, K], with contexts counted in the whole texts.
+        log_p: log p-value of each key of the reader by itself, [D, all keys].
+        start: what is decoded first: `whole`, or for texts that are likelier so, scores of a hypothesis.
         chosen: int64 [K], indices of `keys` among the reader's; None: all of them.
-        activity: log Λ [D, all keys of the reader]; None: not computed yet.
+        counts, hypotheses: of repeated contexts, if seeds hold counts.
         log_ratios: for each text the log-likelihood ratios under a language model; None: there is no model.
     """
 
     reader: ProfileReader
     keys: Keys
-    scores: Float32s
+    whole: Counted
+    log_p: Float64s
+    start: Counted
     chosen: Int64s | None = None
-    activity: Float64s | None = None
+    counts: Counts | None = None
+    hypotheses: tuple[Hypothesis, ...] = ()
     log_ratios: tuple[LogRatios, ...] | None = None
+
+    @property
+    def scores(self) -> Float32s:
+        """x [N, K], with contexts counted in the whole texts."""
+        return self.whole.scores
 
     @property
     def owners(self) -> Int64s:
@@ -47,21 +59,96 @@ class ScoreMatrix:
 
 def score(plan: Plan, reader: ProfileReader, batch: TokenBatch) -> ScoreMatrix:
     """Score texts under all keys; of more than `ALL_KEYS`, score a single text under the candidates only."""
-    keys, family, chosen = reader.keys, reader.keys.profile.family, None
-    counted = batch.scored & ~batch.repeated
+    keys, chosen = reader.keys, None
+    counts = Counts.of(batch, keys)
+    hypotheses = () if counts is None else counts.hypotheses()
     if reader.by_candidates:
-        activity = activity_of(batch, keys)
-        chosen = _candidates(plan, batch, keys, activity)
+        activities = [activity_of(batch, keys, h)[None] for h in (None, *hypotheses)]
+        chosen = _candidates(plan, batch, keys, np.max(activities, axis=0)[0])
         keys = keys.subset(chosen)
-        scores, activity = batch.scores(keys), activity[None]
+        scored = [_counted(batch, keys, h) for h in (None, *hypotheses)]
     else:
-        scores = batch.scores(keys)
-        sums, counts, edges = evidence_blocks_of(scores, counted, batch.starts, batch.ends)
-        activity = log_activity(sums, counts, family, edges)
-    matrix = ScoreMatrix(reader, keys, scores, chosen, activity)
+        scored = [_counted(batch, keys, h) for h in (None, *hypotheses)]
+        activities = [_activity(batch, keys, counted) for counted in scored]
+    matrix = ScoreMatrix(
+        reader,
+        keys,
+        scored[0],
+        key_log_p(reader, batch, hypotheses, activities),
+        _likeliest(batch, scored, activities, hypotheses),
+        chosen,
+        counts,
+        hypotheses,
+    )
     if plan.model is None:
         return matrix
     return dataclasses.replace(matrix, log_ratios=tuple(_ask(plan, batch, matrix)))
+
+
+def key_log_p(
+    reader: ProfileReader,
+    batch: TokenBatch,
+    hypotheses: Sequence[Hypothesis],
+    activities: Sequence[Float64s] | None = None,
+) -> Float64s:
+    """Return the log p-value of each key by itself [D, all keys]: the lowest, times the number of hypotheses.
+
+    `activities`: log Λ [D, all keys] with counts in the whole text, then under each hypothesis.
+    """
+    keys, family, lowest, number = reader.keys, reader.keys.profile.family, None, np.ones(len(batch.ends))
+    for i, hypothesis in enumerate((None, *hypotheses)):
+        activity = activity_of(batch, keys, hypothesis)[None] if activities is None else activities[i]
+        if reader.decoys is not None:
+            log_p = decoy_log_p(activity[0], activity_of(batch, reader.decoys, hypothesis))[None]
+        else:
+            repeated = batch.repeated if hypothesis is None else hypothesis.repeated
+            log_p = activity_log_p(activity, batch.count(batch.scored & ~repeated), family)
+        if hypothesis is not None:
+            log_p = np.where(hypothesis.applies[:, None], log_p, 0.0)
+            number += hypothesis.applies
+        lowest = log_p if lowest is None else np.minimum(lowest, log_p)
+    assert lowest is not None
+    return np.asarray(np.minimum(0.0, lowest + np.log(number)[:, None]))
+
+
+def _counted(batch: TokenBatch, keys: Keys, hypothesis: Hypothesis | None) -> Counted:
+    """Return the scores of all tokens with counts in the whole texts, or under a hypothesis."""
+    if hypothesis is None:
+        return Counted(batch.scores(keys), batch.pairs, batch.repeated)
+    return Counted(batch.scores(keys, hypothesis.times), hypothesis.pairs, hypothesis.repeated)
+
+
+def _activity(batch: TokenBatch, keys: Keys, counted: Counted) -> Float64s:
+    """Return log Λ [D, K]."""
+    evidence = batch.scored & ~counted.repeated
+    sums, counts, edges = evidence_blocks_of(counted.scores, evidence, batch.starts, batch.ends)
+    return log_activity(sums, counts, keys.profile.family, edges)
+
+
+def _likeliest(
+    batch: TokenBatch,
+    scored: Sequence[Counted],
+    activities: Sequence[Float64s],
+    hypotheses: Sequence[Hypothesis],
+) -> Counted:
+    """Return the scores under the likeliest hypothesis of each text, by Σ max(0, log Λ) over the keys."""
+    likelihoods = np.array([np.maximum(0.0, activity).sum(axis=1) for activity in activities])
+    likelihoods[0] += LEAD
+    for i, hypothesis in enumerate(hypotheses, 1):
+        likelihoods[i, ~hypothesis.applies] = -np.inf
+    best = likelihoods.argmax(axis=0)
+    if not best.any():
+        return scored[0]
+    if len(best) == 1:
+        return scored[int(best[0])]
+    of_token = best[batch.numbers]
+    arrays = []
+    for name in ("scores", "pairs", "repeated"):
+        values = getattr(scored[0], name).copy()
+        for i, counted in enumerate(scored[1:], 1):
+            values[of_token == i] = getattr(counted, name)[of_token == i]
+        arrays.append(values)
+    return Counted(*arrays)
 
 
 def _ask(plan: Plan, batch: TokenBatch, matrix: ScoreMatrix) -> Iterator[LogRatios]:
@@ -92,15 +179,25 @@ def _candidates(plan: Plan, batch: TokenBatch, keys: Keys, activity: Float64s) -
     )
 
 
-def activity_of(batch: TokenBatch, keys: Keys) -> Float64s:
+def activity_of(batch: TokenBatch, keys: Keys, hypothesis: Hypothesis | None = None) -> Float64s:
     """Return log Λ of every key in a single text, without token-by-token scores."""
-    sums = functools.partial(_sums, batch, keys)
-    return sum_activity(sums, len(keys), keys.profile.family, batch.scored, batch.repeated)
+    times = None if hypothesis is None else hypothesis.times
+    repeated = batch.repeated if hypothesis is None else hypothesis.repeated
+    sums = functools.partial(_sums, batch, keys, times=times)
+    return sum_activity(sums, len(keys), keys.profile.family, batch.scored, repeated)
 
 
-def _sums(batch: TokenBatch, keys: Keys, boundaries: Int64s, counted: Bools, low: int, high: int) -> Float64s:
+def _sums(
+    batch: TokenBatch,
+    keys: Keys,
+    boundaries: Int64s,
+    counted: Bools,
+    low: int,
+    high: int,
+    times: Int32s | None = None,
+) -> Float64s:
     """Return Σ x under the keys [low, high) over the counted tokens of each span."""
-    return batch.sums(boundaries, keys.subset(slice(low, high)), counted)
+    return batch.sums(boundaries, keys.subset(slice(low, high)), counted, times)
 
 
 def owners_of(matrices: Sequence[ScoreMatrix]) -> Int64s:

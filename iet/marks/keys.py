@@ -227,10 +227,12 @@ class KeyTable(Keys):
         counts = self.times_before(texts) if times is None else times
         return host.score_tokens(self.marking, texts.ids, counts, num_threads)
 
-    def sums(self, token_ids: Ids, cuts: Ids, counted: Mask, num_threads: int) -> NDArray[np.float64]:
-        """Return sums over spans, float64 [S, K]."""
-        times = self.times_before(Texts.single(token_ids))
-        return host.score_spans(self.marking, token_ids, cuts, counted, times, num_threads)
+    def sums(
+        self, token_ids: Ids, cuts: Ids, counted: Mask, num_threads: int, times: Ids32 | None = None
+    ) -> NDArray[np.float64]:
+        """Return sums over spans, float64 [S, K]; `times` as in `scores`."""
+        counts = self.times_before(Texts.single(token_ids)) if times is None else times
+        return host.score_spans(self.marking, token_ids, cuts, counted, counts, num_threads)
 
     def times_before(self, texts: Texts) -> Ids32 | None:
         """Return how often each context [N] occurred earlier in its text; None if seeds hold no counts."""

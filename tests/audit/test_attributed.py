@@ -41,7 +41,7 @@ def named() -> Report:
 def factor(text: str) -> float:
     """Factor on the odds of an error."""
     plan = reader(WEAK, level=0.05).plan
-    return float(chance_factors(decode_texts(plan, plan.encode([text]), None, True).spans, 1)[0])
+    return float(chance_factors(decode_texts(plan, plan.encode([text]), None, [text]).spans, 1)[0])
 
 
 def test_tokens_are_named_by_their_own_posterior(unnamed: Report, named: Report) -> None:

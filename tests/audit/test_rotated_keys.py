@@ -125,7 +125,7 @@ def test_turns_of_one_agent_under_two_keys_are_one_segment() -> None:
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_the_writer_is_a_candidate_under_its_marking_key(decoder: str) -> None:
     plan, table = reader(TEAM, decoder).plan, TEAM.scoring_keys()
-    (columns,) = decode_texts(plan, [plan.encoding_of_ids(IDS)], None, False).matrices
+    (columns,) = decode_texts(plan, [plan.encoding_of_ids(IDS)], None, None).matrices
     assert columns.chosen is not None
     assert len(columns.chosen) < len(table) == 96
     looked_at = {(table.owners[k], table.epochs[k]) for k in columns.chosen}
