@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from iet.audit.counting import counts_in_all
 from iet.audit.encode import TokenBatch
 from iet.audit.evidence import holm, session_log_p, sidak_min_p
 from iet.audit.plan import Plan
@@ -20,7 +21,7 @@ from iet.kernels import score_spans
 from iet.marks.keys import KeyTable
 from iet.marks.sessions import OWN
 from iet.marks.tokenizer import Encoding
-from iet.native.arrays import Bools, Float64s, Int64s
+from iet.native.arrays import Bools, Float64s, Int32s, Int64s
 from iet.report.claims import EXCLUDED, CheckedPiece, ClaimReport
 
 MAX_SUMS = 1 << 18
@@ -195,6 +196,8 @@ class _Evidence:
         counts: int64 [D], number of tokens that count.
         repeated: int64 [D], number of tokens that occurred in an earlier piece.
         published: int64 [D], number of tokens that were published before.
+        times: for each piece the counts of its contexts in all pieces up to there, if seeds hold counts and
+            enough of them differ from those in the piece; else None.
     """
 
     ids: tuple[Int64s, ...]
@@ -202,11 +205,13 @@ class _Evidence:
     counts: Int64s
     repeated: Int64s
     published: Int64s
+    times: tuple[Int32s | None, ...]
 
     @classmethod
     def of(cls, encodings: Sequence[Encoding], keys: Any) -> _Evidence:
         if not encodings:
-            return cls((), (), *(np.zeros(0, np.int64) for _ in range(3)))
+            nothing = np.zeros(0, np.int64)
+            return cls((), (), nothing, nothing, nothing, ())
         reading = TokenBatch.of_many(encodings, keys, None)
         repeated = _known(reading, keys.profile.scheme.evidence_ids)
         fresh = reading.scored & ~reading.repeated & ~repeated
@@ -216,7 +221,26 @@ class _Evidence:
             reading.count(fresh),
             reading.count(repeated & reading.scored),
             reading.published_counts,
+            counts_in_all(reading, keys, fresh),
         )
+
+    def log_tails(self, sums: Float64s, first: int, keys: Any) -> Float64s:
+        """Return the log p-value of each key in each piece [last - first, K], from the `sums` of these.
+
+        A writer may have had the earlier pieces as its prompt. So the lower p-value of both counts is taken,
+        times two.
+        """
+        family, last = keys.profile.family, first + len(sums)
+        of_pieces = np.repeat(self.counts[first:last], sums.shape[1])
+        tails = log_tails(sums.ravel(), of_pieces, family).reshape(sums.shape)
+        for d in range(first, last):
+            times = self.times[d]
+            if times is not None:
+                ends, fresh = np.array([0, len(self.ids[d])]), self.fresh[d]
+                in_all = keys.sums(self.ids[d], ends, fresh, 0, times)[0]
+                other_tails = log_tails(in_all, np.full(len(in_all), self.counts[d]), family)
+                tails[d - first] = np.minimum(0.0, np.minimum(tails[d - first], other_tails) + math.log(2))
+        return np.asarray(tails)
 
     def sums(self, first: int, last: int, keys: Any) -> Float64s:
         """Return the sums of scores [last - first, K] over the tokens that count in each piece."""
@@ -264,8 +288,7 @@ def _tested(
         for part, reader in zip(evidence, plan.readers, strict=True):
             family, owners = reader.keys.profile.family, reader.owners
             sums, counts = part.sums(first, last, reader.keys), part.counts[first:last]
-            tails = log_tails(sums.ravel(), np.repeat(counts, sums.shape[1]), family)
-            of_keys.append(tails.reshape(sums.shape))
+            of_keys.append(part.log_tails(sums, first, reader.keys))
             log_p[:, np.unique(owners)] = sidak_min_p(of_keys[-1], owners)
             for row in np.flatnonzero(np.isin(claimed[first:last], owners)).tolist():
                 inside = owners == claimed[first + row]

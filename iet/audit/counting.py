@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -35,19 +36,19 @@ from iet.audit.encode import TokenBatch
 from iet.marks.families import Family
 from iet.marks.keys import Keys, KeyTable
 from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
-from iet.native.pairs import number_pairs_of
+from iet.native.pairs import number_pairs, number_pairs_of
 
 ROUNDS = 2
 """Number of times that repeated contexts are counted again by segments."""
 
-LEAD = 3.0
+LEAD = 6.0
 """Nats by which another hypothesis must be likelier than counts in the whole text."""
 
 WINDOW = 200
 """Tokens of a window."""
 
-MIN_SHARE = 0.02
-"""Share of a text's tokens whose count must differ for a hypothesis of its own."""
+MIN_SHARE, MIN_TOKENS = 0.02, 8
+"""Share and number of a text's tokens whose count must differ for a hypothesis of its own."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -113,7 +114,7 @@ class Counts:
         if whole_times is None or not len(whole_times):
             return None
         totals = np.add.reduceat(np.append(whole_times > 0, False), texts.starts)  # padding has no counts
-        counted_again = totals >= np.maximum(1, MIN_SHARE * (texts.ends - texts.starts))
+        counted_again = totals >= _fewest(texts.ends - texts.starts)
         if not counted_again.any():
             return None
         return cls(batch, keys.profile.scheme.n_gram, whole_times, counted_again)
@@ -127,10 +128,10 @@ class Counts:
             self._within(starts) for starts in (batch.given_starts, batch.paragraphs) if len(starts)
         ]
         hypotheses, accepted = list[Hypothesis](), [self._whole_times]
-        tokens = np.maximum(1, self._texts.ends - self._texts.starts)
+        fewest = _fewest(self._texts.ends - self._texts.starts)
         for times in candidates:
-            shares = [np.bincount(self._text_of, times != of, len(tokens)) / tokens for of in accepted]
-            applies = np.min(shares, axis=0) >= MIN_SHARE
+            differ = [np.bincount(self._text_of, times != of, len(fewest)) for of in accepted]
+            applies = np.min(differ, axis=0) >= fewest
             if applies.any():
                 hypotheses.append(Hypothesis(times, *self._pairs(times), applies))
                 accepted.append(times)
@@ -201,7 +202,9 @@ class Counts:
             chosen[here] = scores[h - 1][here]
             here = best[self._text_of] == h
             chosen_times[here] = times[h - 1][here]
-        return Counted(chosen, *self._pairs(chosen_times))
+        # Counts in own turns are those of each token's own key: equal ones of two keys are different seeds.
+        owners = np.where(best[self._text_of] == len(nats) - 1, spread, 0)
+        return Counted(chosen, *self._pairs(chosen_times, owners))
 
     # ------------------------------------------------------------ arrays
 
@@ -233,10 +236,15 @@ class Counts:
         times[self._repeated_at[uncrossed]] = counts
         return times
 
-    def _pairs(self, times: Int32s) -> tuple[Int64s, Bools]:
-        """Return the numbers of the seeds of tokens that are read, and which are repeated."""
+    def _pairs(self, times: Int32s, owners: Int32s | None = None) -> tuple[Int64s, Bools]:
+        """Return the numbers of the seeds of tokens that are read, and which are repeated.
+
+        `owners` [N]: seeds of different ones differ; None: none do.
+        """
         texts, batch = self._texts, self._batch
         seeds = self._grams * (1 + int(self._whole_times.max(initial=0))) + times
+        if owners is not None:
+            seeds = seeds * (3 + int(owners.max(initial=0))) + owners + 2
         pairs, repeated = number_pairs_of(seeds, self._scored, texts.starts, texts.ends, 1)
         if batch.read_indices is not None:
             pairs, repeated = pairs[batch.read_indices], repeated[batch.read_indices]
@@ -262,6 +270,33 @@ class _Ratios:
     def expected(self, scores: Float32s) -> Float64s:
         ratios = self.strengths * scores - self.family.log_mgf(self.strengths)
         return np.asarray(self.weights * (self.gamma * ratios).sum(axis=1))
+
+
+def counts_in_all(batch: TokenBatch, keys: Keys, counted: Bools) -> tuple[Int32s | None, ...]:
+    """Return for each text how often its contexts occurred in it and in all texts before.
+
+    None: seeds hold no counts, or few of the text's `counted` tokens [N] have another count in it alone.
+    """
+    texts = batch.joined
+    alone = keys.times_before(texts) if isinstance(keys, KeyTable) else None
+    if alone is None:
+        return (None,) * len(texts.ends)
+    n_gram = keys.profile.scheme.n_gram
+    inside = np.zeros(len(texts.ids), np.bool_)
+    for start, end in zip(texts.starts.tolist(), texts.ends.tolist(), strict=True):
+        inside[start + n_gram - 1 : end] = True
+    times, places = alone.copy(), np.flatnonzero(inside)
+    contexts = number_pairs(texts.ids, inside, n_gram, contexts=True)[places]
+    times[places] = _earlier(contexts, np.zeros(len(contexts), np.int64))
+    differ, of_texts = counted & (times != alone), [batch.inside(d) for d in range(len(texts.ends))]
+    return tuple(
+        times[text] if differ[text].sum() >= _fewest(counted[text].sum()) else None for text in of_texts
+    )
+
+
+def _fewest(tokens: Any) -> Any:
+    """Return how many counts must differ in texts of so many tokens."""
+    return np.maximum(MIN_TOKENS, MIN_SHARE * tokens)
 
 
 def _earlier(contexts: Int64s, parts: Int64s) -> Int64s:

@@ -15,15 +15,16 @@ from iet.audit.attribution import decode_texts
 from iet.audit.evidence import holm
 from iet.marks.registry import Registry
 from iet.native.texts import Texts
-from tests.support.teams import team
+from tests.support.teams import WORD_TOKENIZER, team
 
 V, IDS, WORDS = 64, 10, 2  # of the vocabulary, those that texts hold, of a context
 NAMES = ["planner", "critic", "writer"]
 TURNS = [0, 1, 2, 1, 0, 2, 1, 2]
 
 
-def registry_of() -> Registry:
-    return team(NAMES, vocab_size=V, family="gumbel", n_gram=WORDS + 1)
+def registry_of(tokenizer: Any = None) -> Registry:
+    source = {"vocab_size": V} if tokenizer is None else {"tokenizer": tokenizer}
+    return team(NAMES, family="gumbel", n_gram=WORDS + 1, **source)
 
 
 def written(registry: Registry, sees: str, tokens: int = 150, seed: int = 1) -> tuple[Any, Any]:
@@ -31,6 +32,7 @@ def written(registry: Registry, sees: str, tokens: int = 150, seed: int = 1) -> 
 
     `sees`: what a writer's sequence holds before the turn: "log", "apart" (two ids), "own" or "previous".
     """
+    size = registry.profile.vocab_size
     rng, turns, table = np.random.default_rng(seed), list[list[int]](), registry.marking_keys()
     for number, agent in enumerate(TURNS):
         before = {
@@ -39,13 +41,13 @@ def written(registry: Registry, sees: str, tokens: int = 150, seed: int = 1) -> 
             "own": [turn for turn, by in zip(turns, TURNS, strict=False) if by == agent],
             "previous": turns[-1:],
         }[sees]
-        sequence = [*rng.integers(0, IDS, WORDS).tolist(), *(id for turn in before for id in turn)]
+        sequence = [*rng.integers(1, IDS + 1, WORDS).tolist(), *(id for turn in before for id in turn)]
         counts = collections.Counter(tuple(sequence[t - WORDS : t]) for t in range(WORDS, len(sequence)))
         start = len(sequence)
         for _ in range(tokens):
             context = tuple(sequence[-WORDS:])
-            logits = np.full((1, V), -np.inf, np.float32)
-            logits[0, :IDS] = rng.normal(0, 0.5, IDS)
+            logits = np.full((1, size), -np.inf, np.float32)
+            logits[0, 1 : IDS + 1] = rng.normal(0, 0.5, IDS)
             kernels.embed_(logits, [context], [agent], table, counts=[counts[context]])
             counts[context] += 1
             sequence.append(int(logits.argmax()))
@@ -156,3 +158,14 @@ def test_seeds_that_occurred_before_are_no_new_evidence() -> None:
     seeds = {(*ids[t - WORDS : t + 1].tolist(), int(windows.times[t])) for t in np.flatnonzero(batch.scored)}
     assert counted.sum() == len(seeds)
     assert len(np.unique(scores[counted], axis=0)) == len(seeds)
+
+
+@pytest.mark.parametrize("sees", ["log", "apart"])
+def test_claims_are_checked_whatever_writers_saw(sees: str) -> None:
+    registry = registry_of(WORD_TOKENIZER)
+    ids, _ = written(registry, sees, tokens=100)
+    tokens = len(ids) // len(TURNS)
+    pieces = [" ".join(f"w{i}" for i in ids[t : t + tokens]) for t in range(0, len(ids), tokens)]
+    claims = [NAMES[agent] for agent in TURNS]
+    report = iet.Auditor(registry).check(pieces, claims)
+    assert [piece.verdict for piece in report.pieces].count("confirmed") >= len(TURNS) - 1
