@@ -102,7 +102,7 @@ CELLS = (
     *(Cell("second", "log", t, 12, n) for t in (0.5, 0.7, 1.0) for n in (30, 60, 200)),
     Cell("second", "log", 0.7, 4, 512),
     *(Cell("shipped", "apart", t, 12, 200) for t in (0.5, 0.7)),
-    Cell("smollm2", "apart", 0.6, 12, 200),
+    *(Cell("smollm2", "apart", t, 12, 200) for t in (0.4, 0.6)),
     Cell("forty words", "apart", 1.0, 12, 200),
 )
 
@@ -203,7 +203,7 @@ def _grid_model(name: str, temperature: float) -> Writer:
 def _smollm2(temperature: float) -> Writer:
     import transformers
 
-    from iet.demo import smollm2
+    from iet.audit import smollm2
 
     folder = smollm2.folder()
     loaded = transformers.AutoTokenizer.from_pretrained(folder)
@@ -368,15 +368,16 @@ def run(work: pathlib.Path, cells: Sequence[Cell], split: str, number: int) -> l
             writer = WRITERS[cell.writer](cell.temperature)
             written = write(writer, cell, split, number)
             save(work, cell, split, written)
-        tokenizer = writer.tokenizer if writer else _tokenizer(cell.writer)
+        tokenizer = writer.tokenizer if writer else tokenizer_of(cell.writer)
         registries = (registry_of(tokenizer, cell, split, text) for text in range(len(written.ids)))
         rows.append({**dataclasses.asdict(cell), **measure(written, registries)})
     return rows
 
 
-def _tokenizer(writer: str) -> Any:
+def tokenizer_of(writer: str) -> Any:
+    """Return the tokenizer of a writer of `WRITERS`."""
     if writer == "smollm2":
-        from iet.demo import smollm2
+        from iet.audit import smollm2
 
         return Tokenizer(Tokenizer(smollm2.folder()).backend)
     return texts.tokenizer("second" if writer == "second" else "shipped")

@@ -104,7 +104,7 @@ def smollm2() -> Writer:
     """Return SmolLM2-135M-Instruct, which answers questions."""
     import transformers
 
-    from iet.demo import smollm2
+    from iet.audit import smollm2
 
     folder = smollm2.folder()
     template = transformers.AutoTokenizer.from_pretrained(folder).apply_chat_template

@@ -1,4 +1,4 @@
-"""Infer where a writer began to count contexts. Not in the paper.
+"""Infer the start of a writer's counts of contexts. Not in the paper.
 
 A seed of a family with `Scheme.counted` holds how often the context occurred before in the writer's sequence,
 prompt included. A reader sees the joined text, not the prompts. Counting in the whole text is right if every
@@ -74,11 +74,13 @@ class Counted:
     Attributes:
         scores: x [N, K], as in `ScoreMatrix`.
         pairs, repeated: [N], as in `TokenBatch`; tokens with equal seeds have equal pairs.
+        times: int32, the counts of all tokens, those that are left out too; None: in the whole texts.
     """
 
     scores: Float32s
     pairs: Int64s
     repeated: Bools
+    times: Int32s | None = None
 
     def changed(self, counted: Counted, batch: TokenBatch) -> Int64s:
         """Return the texts whose scores or pairs differ."""
@@ -87,10 +89,14 @@ class Counted:
 
 
 class Counts:
-    """The repeated contexts of D texts. Its arrays hold all tokens, those that are left out too."""
+    """The repeated contexts of D texts. Its arrays hold all tokens, those that are left out too.
+
+    Attributes:
+        whole_times: int32, how often the context of each token occurred before in its text.
+    """
 
     def __init__(self, batch: TokenBatch, n_gram: int, whole_times: Int32s, counted_again: Bools) -> None:
-        self._batch, self._whole_times = batch, whole_times
+        self._batch, self.whole_times = batch, whole_times
         texts = self._texts = batch.joined
         self._text_of = np.repeat(np.arange(len(texts.ends)), np.diff(texts.ends, prepend=0))
         self._context = n_gram - 1
@@ -127,7 +133,7 @@ class Counts:
         candidates += [
             self._within(starts) for starts in (batch.given_starts, batch.paragraphs) if len(starts)
         ]
-        hypotheses, accepted = list[Hypothesis](), [self._whole_times]
+        hypotheses, accepted = list[Hypothesis](), [self.whole_times]
         fewest = _fewest(self._texts.ends - self._texts.starts)
         for times in candidates:
             differ = [np.bincount(self._text_of, times != of, len(fewest)) for of in accepted]
@@ -196,7 +202,7 @@ class Counts:
         best = np.argmax([nats[0] + LEAD, *nats[1:]], axis=0)
         if not best.any():
             return counted_in_text
-        chosen, chosen_times = counted_in_text.scores.copy(), self._whole_times.copy()
+        chosen, chosen_times = counted_in_text.scores.copy(), self.whole_times.copy()
         for h in range(1, len(nats)):
             here = best[batch.numbers] == h
             chosen[here] = scores[h - 1][here]
@@ -204,7 +210,7 @@ class Counts:
             chosen_times[here] = times[h - 1][here]
         # Counts in own turns are those of each token's own key: equal ones of two keys are different seeds.
         owners = np.where(best[self._text_of] == len(nats) - 1, spread, 0)
-        return Counted(chosen, *self._pairs(chosen_times, owners))
+        return Counted(chosen, *self._pairs(chosen_times, owners), chosen_times)
 
     # ------------------------------------------------------------ arrays
 
@@ -225,14 +231,14 @@ class Counts:
 
     def _within(self, starts: Int64s) -> Int32s:
         """Return the counts of all contexts from the last of some `starts` on."""
-        changes = np.zeros(len(self._whole_times), np.bool_)
+        changes = np.zeros(len(self.whole_times), np.bool_)
         changes[starts] = True
         segments, uncrossed = self._segments(changes[1:])
         return self._with(_earlier(self._contexts[uncrossed], segments[uncrossed]), uncrossed)
 
     def _with(self, counts: Int64s, uncrossed: Bools | slice = slice(None)) -> Int32s:
         """Return the counts in the whole text with others at the repeated contexts that are `uncrossed`."""
-        times = self._whole_times.copy()
+        times = self.whole_times.copy()
         times[self._repeated_at[uncrossed]] = counts
         return times
 
@@ -242,7 +248,7 @@ class Counts:
         `owners` [N]: seeds of different ones differ; None: none do.
         """
         texts, batch = self._texts, self._batch
-        seeds = self._grams * (1 + int(self._whole_times.max(initial=0))) + times
+        seeds = self._grams * (1 + int(self.whole_times.max(initial=0))) + times
         if owners is not None:
             seeds = seeds * (3 + int(owners.max(initial=0))) + owners + 2
         pairs, repeated = number_pairs_of(seeds, self._scored, texts.starts, texts.ends, 1)
@@ -285,9 +291,9 @@ def counts_in_all(batch: TokenBatch, keys: Keys, counted: Bools) -> tuple[Int32s
     inside = np.zeros(len(texts.ids), np.bool_)
     for start, end in zip(texts.starts.tolist(), texts.ends.tolist(), strict=True):
         inside[start + n_gram - 1 : end] = True
-    times, places = alone.copy(), np.flatnonzero(inside)
-    contexts = number_pairs(texts.ids, inside, n_gram, contexts=True)[places]
-    times[places] = _earlier(contexts, np.zeros(len(contexts), np.int64))
+    times, indices = alone.copy(), np.flatnonzero(inside)
+    contexts = number_pairs(texts.ids, inside, n_gram, contexts=True)[indices]
+    times[indices] = _earlier(contexts, np.zeros(len(contexts), np.int64))
     differ, of_texts = counted & (times != alone), [batch.inside(d) for d in range(len(texts.ends))]
     return tuple(
         times[text] if differ[text].sum() >= _fewest(counted[text].sum()) else None for text in of_texts
@@ -295,7 +301,7 @@ def counts_in_all(batch: TokenBatch, keys: Keys, counted: Bools) -> tuple[Int32s
 
 
 def _fewest(tokens: Any) -> Any:
-    """Return how many counts must differ in texts of so many tokens."""
+    """Return how many counts must differ in texts of that many tokens."""
     return np.maximum(MIN_TOKENS, MIN_SHARE * tokens)
 
 

@@ -6,7 +6,7 @@ The decoder "posterior" fits strengths, shares and the length of segments to eac
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from iet.audit.align import TokenAlignment
 from iet.audit.counting import LEAD, ROUNDS, Counted, Counts, Hypothesis
 from iet.audit.encode import TokenBatch
+from iet.audit.language_model import LogRatios
 from iet.audit.plan import Plan, ProfileReader
 from iet.audit.score import ScoreMatrix, key_log_p, owners_of
 from iet.decoding import Scored, Segmentation
-from iet.decoding.fit import log_ratios
+from iet.decoding.fit import log_ratios as ratios_of
 from iet.decoding.pieces import piece_posterior, piece_ratios
 from iet.decoding.posterior import evidence_weight
+from iet.marks.keys import Keys
 from iet.native.arrays import Float32s, Float64s, Int32s, Int64s
 
 PADDING, LONGEST_PADDING = 4, 200
@@ -43,6 +45,7 @@ class Decoded:
         strengths: for each text float64 [K]; None if the decoder has none.
         window_scores: for each text f [W, K]; None if the decoder computes none.
         counted: the scores that were decoded; None: those of the matrix.
+        log_ratios: for each text the log-likelihood ratios under a language model; None: there is no model.
     """
 
     labels: Int32s
@@ -50,6 +53,7 @@ class Decoded:
     strengths: tuple[Float64s, ...] | None = None
     window_scores: tuple[Float64s, ...] | None = None
     counted: Counted | None = None
+    log_ratios: tuple[LogRatios, ...] | None = None
 
 
 def decode(
@@ -72,10 +76,10 @@ def decode(
     counted = matrix.start if decoder.has_posterior else matrix.whole
     labels = np.full(len(batch), -1, np.int32)
     posterior = np.zeros(matrix.scores.shape, np.float32) if decoder.has_posterior else None
-    segmentations = dict[int, Segmentation]()
+    segmentations, ratios = dict[int, Segmentation](), None
 
     def decode_texts(texts: Int64s) -> None:
-        scored = _scored(plan, matrix, batch, counted)
+        scored = _scored(plan, matrix, batch, counted, ratios)
         # Only `posterior` models hand-overs; other decoders would count the padding as text.
         if decoder.has_posterior and len(cuts):
             segmentations_of_texts = [
@@ -90,9 +94,10 @@ def decode(
             if posterior is not None:
                 posterior[batch.inside(d)] = segmentation.posterior
 
-    decode_texts(np.arange(len(batch.ends)))
-    rounds = ROUNDS if decoder.has_posterior and matrix.log_ratios is None else 0
-    for _ in range(0 if matrix.counts is None else rounds):
+    everything = np.arange(len(batch.ends))
+    if plan.model is None or matrix.counts is not None:
+        decode_texts(everything)
+    for _ in range(ROUNDS if decoder.has_posterior and matrix.counts is not None else 0):
         assert matrix.counts is not None
         assert posterior is not None
         fitted = (segmentations[d].strengths for d in range(len(batch.ends)))
@@ -103,8 +108,27 @@ def decode(
         if not len(changed):
             break
         decode_texts(changed)
-    of_texts = [segmentations[d] for d in range(len(batch.ends))]
-    return dataclasses.replace(_gathered(labels, posterior, of_texts), counted=counted)
+    if plan.model is not None:
+        ratios = tuple(_ask(plan, batch, matrix.keys, counted))
+        decode_texts(everything)
+    gathered = _gathered(labels, posterior, [segmentations[d] for d in range(len(batch.ends))])
+    return dataclasses.replace(gathered, counted=counted, log_ratios=ratios)
+
+
+def _ask(plan: Plan, batch: TokenBatch, keys: Keys, counted: Counted) -> Iterator[LogRatios]:
+    """Yield the log-likelihood ratios of each text under the language model."""
+    assert plan.model is not None
+    firsts = batch.joined.starts
+    for d, encoding in enumerate(batch.encodings):
+        # The model reads the whole text: parts that are left out are context.
+        ids, times = encoding.token_ids, None
+        if counted.times is not None:
+            times = counted.times[firsts[d] : firsts[d] + len(ids)]
+        scores, scored = counted.scores[batch.inside(d)], batch.scored[batch.inside(d)]
+        if batch.read_indices is not None:
+            scores, scored = batch.among_all(scores, np.float32(0)), batch.among_all(scored, False)
+        spelled = None if batch.texts is None else (batch.texts[d], encoding.char_starts)
+        yield plan.model.log_ratios(ids, keys, scores, scored, times=times, spelled=spelled)
 
 
 def _gathered(labels: Int32s, posterior: Float32s | None, segmentations: Sequence[Segmentation]) -> Decoded:
@@ -113,20 +137,25 @@ def _gathered(labels: Int32s, posterior: Float32s | None, segmentations: Sequenc
     return Decoded(labels, posterior, strengths or None, windows or None)
 
 
-def _scored(plan: Plan, matrix: ScoreMatrix, batch: TokenBatch, counted: Counted) -> Scored:
+def _scored(
+    plan: Plan,
+    matrix: ScoreMatrix,
+    batch: TokenBatch,
+    counted: Counted,
+    log_ratios: Sequence[LogRatios] | None = None,
+) -> Scored:
     """Return the input of a decoder for all texts of a batch, joined as in the batch."""
-    family, values, weights = matrix.keys.profile.family, counted.scores, None
-    if matrix.log_ratios is not None:
+    family, values = matrix.keys.profile.family, counted.scores
+    # For a family that adds a bounded κ, how predictable a token is hardly matters.
+    weights = batch.novelty if plan.decoder.has_posterior and family.chooses else None
+    if log_ratios is not None:
         values = np.zeros_like(values)
-        for d, ratios in enumerate(matrix.log_ratios):
+        for d, ratios in enumerate(log_ratios):
             read = slice(None) if batch.read_indices is None else batch.read_indices
             values[batch.inside(d)] = ratios.values[read]
-    # For a family that adds a bounded κ, how predictable a token is hardly matters.
-    elif plan.decoder.has_posterior and family.chooses:
-        weights = batch.novelty
     return Scored(
         values,
-        None if matrix.log_ratios is not None else family,
+        None if log_ratios is not None else family,
         batch.scored,
         counted.repeated,
         counted.pairs,
@@ -198,7 +227,7 @@ def decode_together(
         strengths.append(fitted.strengths[0])
         text = _scored(plan, matrix, batch, fitted.counted or matrix.whole)
         weights = evidence_weight(text, plan.options.decoding.repeats)
-        ratios.append(log_ratios(text.values, weights, strengths[-1], matrix.keys.profile.family))
+        ratios.append(ratios_of(text.values, weights, strengths[-1], matrix.keys.profile.family))
         counted[cells[weights > 0]] = True
     tokens = sum(len(batch) for batch in alignment.batches) / len(alignment.batches)
     scale = alignment.length / tokens if tokens else 1.0

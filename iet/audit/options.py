@@ -101,10 +101,11 @@ class AuditOptions:
     )
     model: Any = _option(
         None,
-        "causal language model to read with: folder or id on the Hub; best the model that wrote the text",
-        "Or a model of transformers, or an `iet.LanguageModel`, which has options. It must have the profile's"
-        " tokenizer. Decoder `posterior` then weighs every token by its probability under the model, so that"
-        " predictable text counts for nothing. p-values rest on the scores alone. One profile only.",
+        "causal language model to read with: smollm2, folder or id on the Hub; best the text's own",
+        "Or a model of transformers, or an `iet.LanguageModel`, which has options. Decoder `posterior` then"
+        " weighs every token by its probability under the model, so that predictable text counts for little."
+        " With another tokenizer than the profile's it reads family `gumbel` only. p-values rest on scores"
+        " alone. One profile only.",
         flag="--model",
     )
     decoys: int = _option(

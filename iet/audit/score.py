@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from iet.audit.counting import LEAD, Counted, Counts, Hypothesis
 from iet.audit.encode import TokenBatch
 from iet.audit.evidence import activity_log_p, decoy_log_p
-from iet.audit.language_model import LogRatios
 from iet.audit.plan import Plan, ProfileReader
 from iet.decoding import log_activity
 from iet.decoding.activity import evidence_blocks_of
 from iet.decoding.candidates import sum_activity
-from iet.kernels import score_tokens
 from iet.marks.keys import Keys
 from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
 
@@ -33,7 +31,6 @@ class ScoreMatrix:
         start: what is decoded first: `whole`, or for texts that are likelier so, scores of a hypothesis.
         chosen: int64 [K], indices of `keys` among the reader's; None: all of them.
         counts, hypotheses: of repeated contexts, if seeds hold counts.
-        log_ratios: for each text the log-likelihood ratios under a language model; None: there is no model.
     """
 
     reader: ProfileReader
@@ -44,7 +41,6 @@ class ScoreMatrix:
     chosen: Int64s | None = None
     counts: Counts | None = None
     hypotheses: tuple[Hypothesis, ...] = ()
-    log_ratios: tuple[LogRatios, ...] | None = None
 
     @property
     def scores(self) -> Float32s:
@@ -66,11 +62,11 @@ def score(plan: Plan, reader: ProfileReader, batch: TokenBatch) -> ScoreMatrix:
         activities = [activity_of(batch, keys, h)[None] for h in (None, *hypotheses)]
         chosen = _candidates(plan, batch, keys, np.max(activities, axis=0)[0])
         keys = keys.subset(chosen)
-        scored = [_counted(batch, keys, h) for h in (None, *hypotheses)]
+        scored = [_counted(batch, keys, counts, h) for h in (None, *hypotheses)]
     else:
-        scored = [_counted(batch, keys, h) for h in (None, *hypotheses)]
+        scored = [_counted(batch, keys, counts, h) for h in (None, *hypotheses)]
         activities = [_activity(batch, keys, counted) for counted in scored]
-    matrix = ScoreMatrix(
+    return ScoreMatrix(
         reader,
         keys,
         scored[0],
@@ -80,9 +76,6 @@ def score(plan: Plan, reader: ProfileReader, batch: TokenBatch) -> ScoreMatrix:
         counts,
         hypotheses,
     )
-    if plan.model is None:
-        return matrix
-    return dataclasses.replace(matrix, log_ratios=tuple(_ask(plan, batch, matrix)))
 
 
 def key_log_p(
@@ -111,11 +104,13 @@ def key_log_p(
     return np.asarray(np.minimum(0.0, lowest + np.log(number)[:, None]))
 
 
-def _counted(batch: TokenBatch, keys: Keys, hypothesis: Hypothesis | None) -> Counted:
+def _counted(batch: TokenBatch, keys: Keys, counts: Counts | None, hypothesis: Hypothesis | None) -> Counted:
     """Return the scores of all tokens with counts in the whole texts, or under a hypothesis."""
     if hypothesis is None:
-        return Counted(batch.scores(keys), batch.pairs, batch.repeated)
-    return Counted(batch.scores(keys, hypothesis.times), hypothesis.pairs, hypothesis.repeated)
+        times = None if counts is None else counts.whole_times
+        return Counted(batch.scores(keys), batch.pairs, batch.repeated, times)
+    times = hypothesis.times
+    return Counted(batch.scores(keys, times), hypothesis.pairs, hypothesis.repeated, times)
 
 
 def _activity(batch: TokenBatch, keys: Keys, counted: Counted) -> Float64s:
@@ -143,25 +138,12 @@ def _likeliest(
         return scored[int(best[0])]
     of_token = best[batch.numbers]
     arrays = []
-    for name in ("scores", "pairs", "repeated"):
+    for name in ("scores", "pairs", "repeated", "times"):
         values = getattr(scored[0], name).copy()
         for i, counted in enumerate(scored[1:], 1):
             values[of_token == i] = getattr(counted, name)[of_token == i]
         arrays.append(values)
     return Counted(*arrays)
-
-
-def _ask(plan: Plan, batch: TokenBatch, matrix: ScoreMatrix) -> Iterator[LogRatios]:
-    """Yield the log-likelihood ratios of each text under the language model."""
-    assert plan.model is not None
-    for d, encoding in enumerate(batch.encodings):
-        # The model reads the whole text: parts that are left out are context.
-        ids, inside = encoding.token_ids, batch.inside(d)
-        scores, scored = matrix.scores[inside], batch.scored[inside]
-        if batch.read_indices is not None:
-            scores = score_tokens(ids, matrix.keys).astype(np.float32, copy=False)
-            scored = batch.among_all(scored, False)
-        yield plan.model.log_ratios(ids, matrix.keys, scores, scored)
 
 
 def _candidates(plan: Plan, batch: TokenBatch, keys: Keys, activity: Float64s) -> Int64s:

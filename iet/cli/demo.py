@@ -207,7 +207,8 @@ def _secret(seed: int, name: str) -> bytes:
 
 def _find_model(model: str | None) -> tuple[str, pathlib.Path | str]:
     """Return the source of the tokenizer and the path or Hub id of the model."""
-    from iet.demo import conversation, smollm2
+    from iet.audit import smollm2
+    from iet.demo import conversation
 
     if model is None:
         return DEMO_SOURCE, conversation.MODEL

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from iet.audit.language_model import no_progress_bars
+from iet.audit.progress_bars import no_progress_bars
 from iet.decoding.topology import template, walk
 from iet.errors import InputError, check_number, missing
 from iet.marks.registry import Registry

@@ -29,6 +29,7 @@ from iet.demo.conversation import Conversation, converse, load_model
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.marks.families import FAMILIES
 from iet.marks.registry import Registry
+from iet.marks.tokenizer import Tokenizer
 from tests.support import teams
 from tests.support.models import tiny_model
 from tests.support.reports import assert_fits_the_schema
@@ -323,14 +324,100 @@ def test_the_command_line_takes_a_model(tmp_path: pathlib.Path, capsys: pytest.C
     assert "holds no causal language model" in capsys.readouterr().err
 
 
+# A model with another tokenizer
+
+SECOND = pathlib.Path(__file__).parents[2] / "benchmarks" / "accuracy" / "model"
+"""A model with a tokenizer of its own."""
+
+
+@functools.cache
+def second() -> LanguageModel:
+    return LanguageModel(str(SECOND), temperature=0.7)
+
+
+def test_a_tokens_surprise_is_that_of_the_models_tokens_that_start_in_it() -> None:
+    conversation, registry = talk()
+    text = conversation.text[:300]
+    encoding = registry.open_tokenizer().encode(text)
+    reader, model = second(), transformers.AutoModelForCausalLM.from_pretrained(SECOND, dtype="float32")
+    own = Tokenizer(SECOND).encode(text)
+    assert len(own.token_ids) != len(encoding.token_ids)
+    begin = model.config.bos_token_id
+    ids = [*([] if begin is None else [begin]), *own.token_ids.tolist()]
+    with torch.no_grad():
+        log_p = torch.log_softmax(model(torch.tensor([ids])).logits[0, :-1].double() / 0.7, dim=1).numpy()
+    surprise = -log_p[np.arange(len(ids) - 1), ids[1:]][-(len(own.token_ids) - 1) :]
+    expected = np.zeros(len(encoding.token_ids))
+    expected[0] = np.log(model.config.vocab_size)  # no prediction of the first token
+    for start, nats in zip(own.char_starts[1:].tolist(), surprise, strict=True):
+        expected[np.flatnonzero(encoding.char_starts <= start)[-1]] += nats
+    chances, temperature = reader._aligned(encoding.token_ids, (text, encoding.char_starts))
+    assert temperature == 0.7
+    np.testing.assert_allclose(-np.log(chances), expected, atol=1e-3)
+
+
+def test_a_model_with_another_tokenizer_adds_evidence() -> None:
+    model, tokenizer = load_model()
+    registry = Registry.create(None, tokenizer=tokenizer, scheme=iet.Scheme(family="gumbel"))
+    for name in NAMES:
+        registry.add(name, secret=teams.secret(name))
+    rounds = [["planner", "critic"], ["writer", "planner"], ["critic", "writer"]]
+    talk = converse(model, tokenizer, registry, rounds, temperature=0.7, turn_tokens=(150, 150), seed=5)
+    encoding = registry.open_tokenizer().encode(talk.text)
+    ids, truth, keys = encoding.token_ids, true_labels(talk, registry), registry.scoring_keys()
+    scores, (scored, _) = iet.score_tokens(ids, keys), iet.positions(ids, keys)
+    reader = LanguageModel(str(SECOND))
+    ratios = reader.log_ratios(ids, keys, scores, scored, spelled=(talk.text, encoding.char_starts)).values
+    written = np.flatnonzero((truth >= 0) & scored)
+    own = scores[written, truth[written]].astype(np.float64)
+    strengths = np.linspace(0.01, 0.9, 90)
+    alone = max((s * own + np.log1p(-s)).mean() for s in strengths)
+    assert ratios[written, truth[written]].mean() > 1.1 * alone
+    report = iet.Auditor(registry, model=reader).audit(talk.text)
+    assert report.model["name"] == str(SECOND)
+    assert report.coverage > 0.5
+
+
+def test_a_cosine_mark_needs_a_model_with_the_profiles_tokenizer() -> None:
+    _, registry = talk()
+    with pytest.raises(InputError, match="whose family 'fourier' needs the same one"):
+        iet.Auditor(registry, model=second())
+
+
+def test_a_known_context_makes_its_continuation_less_surprising() -> None:
+    conversation, _ = talk()
+    text, rest = conversation.text[:400], conversation.text[400:700]
+    ids = Tokenizer("iet:demo").encode(rest)
+    without = LanguageModel("iet:demo", temperature=1.0)
+    with_context = LanguageModel("iet:demo", temperature=1.0, context=text)
+    keys = demo_registry(NAMES, 3).scoring_keys()
+    scores, (scored, _) = iet.score_tokens(ids.token_ids, keys), iet.positions(ids.token_ids, keys)
+    nats = [m.log_ratios(ids.token_ids, keys, scores, scored).nats for m in (without, with_context)]
+    assert nats[1] < nats[0]
+
+
+def test_token_ids_need_the_profiles_tokenizer() -> None:
+    conversation, _ = talk()
+    registry = demo_registry(NAMES, 3, iet.Scheme(family="gumbel"))
+    ids = registry.open_tokenizer().encode(conversation.text[:200]).token_ids
+    with pytest.raises(InputError, match="another one than the profile's; expected a text, not token ids"):
+        iet.Auditor(registry, model=second()).audit(token_ids=ids)
+
+
 # Rejected arguments
 
 
 def test_rejects_unusable_models() -> None:
     waterfall = iet.WaterfallKeys({"planner": 1}, vocab_size=V)
-    small, narrow = small_model(), small_model(vocab_size=32)
+    small, narrow, wide = small_model(), small_model(vocab_size=32), small_model(vocab_size=2048)
     for keys, options, error, message in (
         (team(), {"model": 5}, InputError, "model: got int, expected a causal model"),
+        (
+            team(),
+            {"model": wide},
+            InputError,
+            "with 2048 ids and no tokenizer, expected the profile's 64 ids",
+        ),
         (team(), {"model": narrow}, ShapeError, "vocabulary: got 32, expected at least 64"),
         (team(), {"model": small, "decoder": "cusum"}, InputError, "decoder 'cusum', expected 'posterior'"),
         (team(), {"model": small, "strengths": [1.0] * 3}, InputError, "strengths: got some and log_ratios"),

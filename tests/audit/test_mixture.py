@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iet.audit.mixture import POWERS, SPREADS, choice_log_ratios, gumbel_log_ratios, mixture_weights
+from iet.audit.mixture import POWERS, SPREADS, TILTS, choice_log_ratios, gumbel_log_ratios, mixture_weights
 
 # The mixture
 
@@ -40,7 +40,8 @@ def test_gumbel_ratios_equal_the_density_ratio() -> None:
     q, scores = gumbel_text(300, 5)
     u = -np.expm1(-scores)
     density = sum((u ** (1 / q[:, None] ** p - 1)) / q[:, None] ** p for p in POWERS)
-    expected = np.log((1 + density) / (1 + len(POWERS)))
+    density = density + sum((1 - tilt) * np.exp(tilt * scores) for tilt in TILTS)
+    expected = np.log((1 + density) / (1 + len(POWERS) + len(TILTS)))
     counted = np.ones(300, np.bool_)
     counted[7] = False
     actual = gumbel_log_ratios(scores, q, counted, iterations=0)

@@ -9,7 +9,7 @@ import pytest
 
 import iet
 from iet import kernels
-from iet.audit.language_model import _scores_of
+from iet.audit.language_model import _Candidates
 from iet.audit.records import audit_columns
 from iet.marks.registry import Registry
 from iet.native import reference
@@ -122,5 +122,6 @@ def test_candidate_tokens_score_as_in_the_text() -> None:
         text = ids[: 11 + row].copy()
         text[-1] = alternative
         expected[row, 1] = keys.scores(Texts.single(text), 1)[-1]
-    for rows, scores in _scores_of(ids, here, np.column_stack([ids[here], alternatives]), keys):
+    tokens = np.column_stack([ids[here], alternatives])
+    for rows, scores in _Candidates(ids, here, tokens, np.empty(0), keys, None).scores():
         assert np.array_equal(scores, expected[rows])

@@ -15,9 +15,10 @@ import pytest
 
 pytest.importorskip("transformers")
 
+from iet.audit import smollm2
 from iet.cli import demo
 from iet.cli.demo import changed_ids, demo_registry, stage
-from iet.demo import chat, smollm2
+from iet.demo import chat
 from iet.demo.conversation import MODEL, ROLES, converse, load_model
 from iet.errors import BackendUnavailable, InputError, TokenizerMismatch
 from iet.marks.registry import Registry

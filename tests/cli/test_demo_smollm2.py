@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from iet.demo import smollm2
+from iet.audit import smollm2
 from iet.errors import BackendUnavailable
 from iet.marks.tokenizer import Tokenizer
 

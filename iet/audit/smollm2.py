@@ -68,7 +68,7 @@ def _convert(source: pathlib.Path, target: pathlib.Path) -> None:
         import transformers
     except ImportError as error:
         raise missing(f"converting SmolLM2: {error}", "demo") from None
-    from iet.audit.language_model import no_progress_bars
+    from iet.audit.progress_bars import no_progress_bars
 
     options: dict[str, Any] = {"gguf_file": source.name}
     # For GGUF transformers shows a bar of its own, which `no_progress_bars` does not reach.
