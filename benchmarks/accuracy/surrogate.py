@@ -1,4 +1,4 @@
-"""Measure what a language model adds to the reading of family `gumbel`, with another tokenizer or the writer's.
+"""Measure what a language model adds to the reading of family `gumbel`, whatever its tokenizer.
 
     python -m benchmarks.accuracy.surrogate --work DIR -o benchmarks/results/surrogate.json
 
