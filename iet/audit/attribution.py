@@ -396,12 +396,12 @@ def _explain_in(
         if of is keys and sessions_of_keys is not None:
             sessions[at] = sessions_of_keys[columns[better]]
 
-    for hypothesis in (None, *matrix.hypotheses):
-        pairs, times, scores = batch.evidence_here, None, matrix.scores
+    for hypothesis, reading in zip((None, *matrix.hypotheses), matrix.readings, strict=True):
+        pairs, times, scores = batch.evidence_here, reading.times, reading.scores
         selected = np.arange(len(starts))
         if hypothesis is not None:
-            pairs, times = np.where(pairs >= 0, hypothesis.pairs, -1), hypothesis.times
-            scores, selected = batch.scores(keys, times), np.flatnonzero(hypothesis.applies[texts])
+            pairs = np.where(pairs >= 0, hypothesis.pairs, -1)
+            selected = np.flatnonzero(hypothesis.applies[texts])
             number += hypothesis.applies
         if len(batch.ends) > 1:
             # Give pairs distinct numbers in each text: the index of its first token exceeds all before.

@@ -18,7 +18,7 @@ the segments that were found (`Counts.by_segments`), from the start of
 
 The hypothesis with the highest expected log-likelihood ratio is taken for each text:
 
-    L_h = Σ_t Σ_a γ_t(a)·w_t·(λ_a·x_t(a; h) - log_mgf(λ_a)),    t over repeated contexts
+    L_h = Σ_t γ_t(a)·w_t·(λ_a·x_t(a; h) - log_mgf(λ_a)),    t over repeated contexts, a the label of t
 
 with γ and λ of the decoder. "Whole" starts with a lead of `LEAD` nats. These segments depend on the keys, so
 they serve no p-value.
@@ -33,7 +33,6 @@ from typing import Any
 import numpy as np
 
 from iet.audit.encode import TokenBatch
-from iet.marks.families import Family
 from iet.marks.keys import Keys, KeyTable
 from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
 from iet.native.pairs import number_pairs, number_pairs_of
@@ -47,7 +46,7 @@ LEAD = 6.0
 WINDOW = 200
 """Tokens of a window."""
 
-MIN_SHARE, MIN_TOKENS = 0.02, 8
+MIN_SHARE, MIN_TOKENS = 0.04, 8
 """Share and number of a text's tokens whose count must differ for a hypothesis of its own."""
 
 
@@ -89,7 +88,10 @@ class Counted:
 
 
 class Counts:
-    """The repeated contexts of D texts. Its arrays hold all tokens, those that are left out too.
+    """The repeated contexts of D texts.
+
+    Arrays [R] hold the tokens behind a repeated context, those that are left out too, in the order of
+    contexts, then of positions. So tokens of one context and segment are side by side.
 
     Attributes:
         whole_times: int32, how often the context of each token occurred before in its text.
@@ -107,17 +109,24 @@ class Counts:
         contexts = np.where(numbers >= 0, numbers + texts.starts[self._text_of], -1)
         often = np.bincount(contexts + 1, minlength=len(contexts) + 1) > 1
         often[0] = False
-        self._repeated_at = np.flatnonzero(often[contexts + 1])
-        self._contexts = contexts[self._repeated_at]
+        repeated_at = np.flatnonzero(often[contexts + 1])
+        self._repeated_at = repeated_at[np.argsort(contexts[repeated_at], kind="stable")]
+        self._new_context = _changes(contexts[self._repeated_at])
         self._scored = batch.among_all(batch.scored, False)
         self._grams, _ = number_pairs_of(texts.ids, self._scored, texts.starts, texts.ends, n_gram)
+        read = self._repeated_at, np.ones(len(repeated_at), np.bool_)
+        if batch.read_indices is not None:
+            rows = np.searchsorted(batch.read_indices, self._repeated_at).clip(0, len(batch.read_indices) - 1)
+            read = rows, batch.read_indices[rows] == self._repeated_at
+        self._is_read = read[1] & self._scored[self._repeated_at]
+        self._rows = read[0][self._is_read]
 
     @classmethod
     def of(cls, batch: TokenBatch, keys: Keys) -> Counts | None:
         """Return the contexts to count again; None: seeds hold no counts, or few contexts are repeated."""
         texts = batch.joined
         whole_times = keys.times_before(texts) if isinstance(keys, KeyTable) else None
-        if whole_times is None or not len(whole_times):
+        if whole_times is None or not len(batch):
             return None
         totals = np.add.reduceat(np.append(whole_times > 0, False), texts.starts)  # padding has no counts
         counted_again = totals >= _fewest(texts.ends - texts.starts)
@@ -128,8 +137,8 @@ class Counts:
     def hypotheses(self) -> tuple[Hypothesis, ...]:
         """Return what else than counts in the whole text is evidence: at most three. No key is used."""
         batch = self._batch
-        windows = _earlier(self._contexts, self._positions[self._repeated_at] // WINDOW)
-        candidates = [self._with(windows)]
+        windows = self._positions[self._repeated_at] // WINDOW
+        candidates = [self._with(_earlier(self._new_context | _changes(windows)))]
         candidates += [
             self._within(starts) for starts in (batch.given_starts, batch.paragraphs) if len(starts)
         ]
@@ -143,79 +152,83 @@ class Counts:
                 accepted.append(times)
         return tuple(hypotheses)
 
+    def counted(self, keys: Keys, in_text: Counted, hypothesis: Hypothesis) -> Counted:
+        """Return the scores under a hypothesis, given those with counts in the whole text."""
+        scores = in_text.scores.copy()
+        scores[self._rows] = self._scores(keys, hypothesis.times[self._repeated_at])[self._is_read]
+        return Counted(scores, hypothesis.pairs, hypothesis.repeated, hypothesis.times)
+
     def by_segments(
         self,
         keys: Keys,
-        counted_in_text: Counted,
+        in_text: Counted,
         labels: Int32s,
-        posterior: Float32s,
-        strengths: Sequence[Float64s],
+        fitted: tuple[Float32s, Sequence[Float64s]],
     ) -> Counted:
         """Return the scores under the likeliest hypothesis of each text.
 
         Args:
             keys: K.
-            counted_in_text: with counts in the whole text.
+            in_text: with counts in the whole text.
             labels: [N] as decoded, columns of the scores.
-            posterior: γ [N, K].
-            strengths: λ [K] of each text.
+            fitted: γ [N, K], and λ [K] of each text.
         """
-        batch = self._batch
+        batch, rows = self._batch, self._rows
         spread = batch.among_all(labels, -2)
         segments, uncrossed = self._segments(spread[1:] != spread[:-1])
-        contexts, segments, repeated_at = (
-            self._contexts[uncrossed],
-            segments[uncrossed],
-            self._repeated_at[uncrossed],
-        )
-        labels_there = spread[repeated_at]
-        turn = _earlier(contexts, segments)
-        # Counts in own turns differ between keys; keys without a segment have none but this turn.
-        of_keys = {
-            k: _own(contexts, turn, labels_there == k) for k in np.unique(labels_there).tolist() if k >= 0
-        }
-        own_of_label = turn.copy()
-        for k, counts in of_keys.items():
-            own_of_label[labels_there == k] = counts[labels_there == k]
-        times = [
-            self._with(counts, uncrossed)
-            for counts in (turn, turn + _previous(contexts, segments), own_of_label)
-        ]
-        scores = [batch.scores(keys, times[0]), batch.scores(keys, times[1])]
-        scores.append(scores[0].copy())
-        for k, counts in of_keys.items():
-            column = keys.subset(np.array([k]))
-            scores[2][:, k] = batch.scores(column, self._with(counts, uncrossed))[:, 0]
-
-        read = (
-            self._repeated_at
-            if batch.read_indices is None
-            else np.flatnonzero(np.isin(batch.read_indices, self._repeated_at))
-        )
-        text_of = batch.numbers[read]
-        weights = np.where(batch.scored, batch.novelty, 0)[read]
-        ratios = _Ratios(keys.profile.family, np.stack(strengths)[text_of], posterior[read], weights)
-        nats = [
-            np.bincount(text_of, ratios.expected(of[read]), len(batch.ends))
-            for of in (counted_in_text.scores, *scores)
-        ]
-        best = np.argmax([nats[0] + LEAD, *nats[1:]], axis=0)
+        new_segment = self._new_context | _changes(segments)
+        labels_there, whole = spread[self._repeated_at], self.whole_times[self._repeated_at]
+        turn = _earlier(new_segment, uncrossed)
+        previous = turn + _previous(self._new_context, new_segment, segments, uncrossed)
+        own_turns, of_keys = turn.copy(), dict[int, Int64s]()
+        for k in np.unique(labels_there[labels_there >= 0]).tolist():
+            own = labels_there == k
+            of_keys[k] = _own(self._new_context, turn, own, uncrossed)
+            own_turns[own] = of_keys[k][own]
+        times = [np.where(uncrossed, counts, whole) for counts in (turn, previous, own_turns)]
+        scores = [self._scores(keys, counts) for counts in times]
+        best = self._likeliest([in_text.scores[rows], *(of[self._is_read] for of in scores)], labels, fitted)
         if not best.any():
-            return counted_in_text
-        chosen, chosen_times = counted_in_text.scores.copy(), self.whole_times.copy()
-        for h in range(1, len(nats)):
-            here = best[batch.numbers] == h
-            chosen[here] = scores[h - 1][here]
-            here = best[self._text_of] == h
-            chosen_times[here] = times[h - 1][here]
-        # Counts in own turns are those of each token's own key: equal ones of two keys are different seeds.
-        owners = np.where(best[self._text_of] == len(nats) - 1, spread, 0)
+            return in_text
+        if (best == len(times)).any():
+            # Counts in own turns differ between keys; those without a segment have none but this turn.
+            scores[-1] = scores[0].copy()
+            for k, counts in of_keys.items():
+                column = self._scores(keys.subset(np.array([k])), np.where(uncrossed, counts, whole))
+                scores[-1][:, k] = column[:, 0]
+        chosen, chosen_times = in_text.scores.copy(), self.whole_times.copy()
+        best_there = best[self._text_of[self._repeated_at]]
+        for h, (of, counts) in enumerate(zip(scores, times, strict=True), 1):
+            here = best_there == h
+            chosen[rows[here[self._is_read]]] = of[here & self._is_read]
+            chosen_times[self._repeated_at[here]] = counts[here]
+        # Equal counts of two keys in their own turns are different seeds.
+        owners = np.where(best[self._text_of] == len(times), spread, 0)
         return Counted(chosen, *self._pairs(chosen_times, owners), chosen_times)
+
+    def _likeliest(
+        self, scores: Sequence[Float32s], labels: Int32s, fitted: tuple[Float32s, Sequence[Float64s]]
+    ) -> Int64s:
+        """Return for each text the likeliest of several scores [read R, K] of the repeated contexts."""
+        batch, posterior, strengths = self._batch, *fitted
+        rows = self._rows[labels[self._rows] >= 0]
+        labelled = np.flatnonzero(labels[self._rows] >= 0)
+        columns, text_of = labels[rows], batch.numbers[rows]
+        # Terms without a score are those of every hypothesis.
+        weights = posterior[rows, columns] * batch.novelty[rows] * np.stack(strengths)[text_of, columns]
+        nats = [np.bincount(text_of, weights * of[labelled, columns], len(batch.ends)) for of in scores]
+        return np.asarray(np.argmax([nats[0] + LEAD, *nats[1:]], axis=0))
 
     # ------------------------------------------------------------ arrays
 
+    def _scores(self, keys: Keys, times: Int64s | Int32s) -> Float32s:
+        """Return x [R, K] with given counts [R]."""
+        assert isinstance(keys, KeyTable)
+        # To score some tokens alone would take longer: each with its context is n tokens.
+        return keys.scores(self._texts, 0, self._with(np.asarray(times, np.int64)))[self._repeated_at]
+
     def _segments(self, changes: Bools) -> tuple[Int64s, Bools]:
-        """Return the segment of each repeated context, and whether all its ids are in the segment.
+        """Return the segment of each repeated context [R], and whether all its ids are in the segment.
 
         Args:
             changes: whether a segment starts after each token but the last; texts start one anyway.
@@ -226,20 +239,20 @@ class Counts:
         begins[self._positions == 0] = True
         segments = np.cumsum(begins) + self._text_of
         firsts = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
-        repeated_at = self._repeated_at
-        return segments[repeated_at], repeated_at - firsts[repeated_at] >= self._context
+        at = self._repeated_at
+        return segments[at], at - firsts[at] >= self._context
 
     def _within(self, starts: Int64s) -> Int32s:
         """Return the counts of all contexts from the last of some `starts` on."""
         changes = np.zeros(len(self.whole_times), np.bool_)
         changes[starts] = True
         segments, uncrossed = self._segments(changes[1:])
-        return self._with(_earlier(self._contexts[uncrossed], segments[uncrossed]), uncrossed)
+        return self._with(_earlier(self._new_context | _changes(segments), uncrossed), uncrossed)
 
     def _with(self, counts: Int64s, uncrossed: Bools | slice = slice(None)) -> Int32s:
-        """Return the counts in the whole text with others at the repeated contexts that are `uncrossed`."""
+        """Return the counts in the whole text, with others [R] where contexts are `uncrossed`."""
         times = self.whole_times.copy()
-        times[self._repeated_at[uncrossed]] = counts
+        times[self._repeated_at[uncrossed]] = counts[uncrossed]
         return times
 
     def _pairs(self, times: Int32s, owners: Int32s | None = None) -> tuple[Int64s, Bools]:
@@ -257,27 +270,6 @@ class Counts:
         return pairs, repeated | batch.repeated
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Ratios:
-    """The parameters of the expected log-likelihood ratio of R tokens.
-
-    Attributes:
-        family: of the scores.
-        strengths: λ [R, K].
-        gamma: γ [R, K].
-        weights: [R].
-    """
-
-    family: Family
-    strengths: Float64s
-    gamma: Float32s
-    weights: Float32s
-
-    def expected(self, scores: Float32s) -> Float64s:
-        ratios = self.strengths * scores - self.family.log_mgf(self.strengths)
-        return np.asarray(self.weights * (self.gamma * ratios).sum(axis=1))
-
-
 def counts_in_all(batch: TokenBatch, keys: Keys, counted: Bools) -> tuple[Int32s | None, ...]:
     """Return for each text how often its contexts occurred in it and in all texts before.
 
@@ -293,7 +285,8 @@ def counts_in_all(batch: TokenBatch, keys: Keys, counted: Bools) -> tuple[Int32s
         inside[start + n_gram - 1 : end] = True
     times, indices = alone.copy(), np.flatnonzero(inside)
     contexts = number_pairs(texts.ids, inside, n_gram, contexts=True)[indices]
-    times[indices] = _earlier(contexts, np.zeros(len(contexts), np.int64))
+    order = np.argsort(contexts, kind="stable")
+    times[indices[order]] = _earlier(_changes(contexts[order]))
     differ, of_texts = counted & (times != alone), [batch.inside(d) for d in range(len(texts.ends))]
     return tuple(
         times[text] if differ[text].sum() >= _fewest(counted[text].sum()) else None for text in of_texts
@@ -305,34 +298,26 @@ def _fewest(tokens: Any) -> Any:
     return np.maximum(MIN_TOKENS, MIN_SHARE * tokens)
 
 
-def _earlier(contexts: Int64s, parts: Int64s) -> Int64s:
-    """Return how often each context occurred earlier in its part, [R]."""
-    groups = contexts * (1 + int(parts.max(initial=0))) + parts
-    order = np.argsort(groups, kind="stable")
-    new = _changes(groups[order])
-    ranks = np.arange(len(groups))
-    earlier = np.empty(len(groups), np.int64)
-    earlier[order] = ranks - np.maximum.accumulate(np.where(new, ranks, 0))
-    return earlier
+def _earlier(new: Bools, counted: Bools | None = None) -> Int64s:
+    """Return how many `counted` tokens [R] are before each token in its group; `new` groups start."""
+    before = np.arange(len(new)) if counted is None else np.cumsum(counted) - counted
+    return np.asarray(before - np.maximum.accumulate(np.where(new, before, 0)))
 
 
-def _previous(contexts: Int64s, segments: Int64s) -> Int64s:
-    """Return how often each context occurs in the segment before its own, [R]."""
-    factor = 1 + int(segments.max(initial=0))
-    groups, counts = np.unique(contexts * factor + segments, return_counts=True)
-    wanted = contexts * factor + segments - 1
-    at = np.minimum(np.searchsorted(groups, wanted), len(groups) - 1)
-    return np.where(groups[at] == wanted, counts[at], 0) if len(groups) else np.zeros(0, np.int64)
+def _previous(new_context: Bools, new_segment: Bools, segments: Int64s, counted: Bools) -> Int64s:
+    """Return how many `counted` tokens of each token's context are in the segment before its own, [R]."""
+    firsts = np.flatnonzero(new_segment)
+    sizes = np.add.reduceat(counted.astype(np.int64), firsts) if len(firsts) else np.zeros(0, np.int64)
+    follows = np.append(False, segments[firsts[1:]] == segments[firsts[:-1]] + 1)[: len(firsts)]
+    follows &= ~new_context[firsts]
+    of_groups = np.where(follows, np.append(0, sizes[:-1])[: len(firsts)], 0)
+    return np.asarray(of_groups[np.cumsum(new_segment) - 1])
 
 
-def _own(contexts: Int64s, turn: Int64s, own_segments: Bools) -> Int64s:
-    """Return how often each context occurred in a key's `own_segments` before and in this segment, [R]."""
-    order = np.argsort(contexts, kind="stable")
-    occurrences: Int64s = np.cumsum(own_segments[order]) - own_segments[order]
-    new = _changes(contexts[order])
-    counts = np.empty(len(contexts), np.int64)
-    counts[order] = occurrences - np.maximum.accumulate(np.where(new, occurrences, 0))
-    return np.where(own_segments, counts, counts + turn)
+def _own(new_context: Bools, turn: Int64s, own: Bools, counted: Bools) -> Int64s:
+    """Return how many `counted` tokens of each context were in a key's `own` segments or in this one, [R]."""
+    counts = _earlier(new_context, own & counted)
+    return np.where(own, counts, counts + turn)
 
 
 def _changes(ordered: Int64s) -> Bools:

@@ -17,7 +17,7 @@ from iet.audit.counting import LEAD, ROUNDS, Counted, Counts, Hypothesis
 from iet.audit.encode import TokenBatch
 from iet.audit.language_model import LogRatios
 from iet.audit.plan import Plan, ProfileReader
-from iet.audit.score import ScoreMatrix, key_log_p, owners_of
+from iet.audit.score import ScoreMatrix, key_log_p, owners_of, readings_of
 from iet.decoding import Scored, Segmentation
 from iet.decoding.fit import log_ratios as ratios_of
 from iet.decoding.pieces import piece_posterior, piece_ratios
@@ -73,7 +73,7 @@ def decode(
     if matrix.chosen is not None and decoder.has_posterior and options.strengths is not None:
         strengths = np.asarray(options.strengths)[matrix.chosen]
         options = dataclasses.replace(options, strengths=strengths)
-    counted = matrix.start if decoder.has_posterior else matrix.whole
+    counted = matrix.start if decoder.has_posterior else matrix.readings[0]
     labels = np.full(len(batch), -1, np.int32)
     posterior = np.zeros(matrix.scores.shape, np.float32) if decoder.has_posterior else None
     segmentations, ratios = dict[int, Segmentation](), None
@@ -103,7 +103,7 @@ def decode(
         fitted = (segmentations[d].strengths for d in range(len(batch.ends)))
         of_each = [values for values in fitted if values is not None]
         previous = counted
-        counted = matrix.counts.by_segments(matrix.keys, matrix.whole, labels, posterior, of_each)
+        counted = matrix.counts.by_segments(matrix.keys, matrix.readings[0], labels, (posterior, of_each))
         changed = counted.changed(previous, batch)
         if not len(changed):
             break
@@ -225,7 +225,7 @@ def decode_together(
         fitted = decode(plan, matrix, batch, True)
         assert fitted.strengths is not None
         strengths.append(fitted.strengths[0])
-        text = _scored(plan, matrix, batch, fitted.counted or matrix.whole)
+        text = _scored(plan, matrix, batch, fitted.counted or matrix.readings[0])
         weights = evidence_weight(text, plan.options.decoding.repeats)
         ratios.append(ratios_of(text.values, weights, strengths[-1], matrix.keys.profile.family))
         counted[cells[weights > 0]] = True
@@ -298,16 +298,17 @@ def name_pieces(
     ratios = np.concatenate([part for part, _ in weighed], axis=1)
     best = ratios.argmax(axis=1)
     matrices, chosen, low = list[ScoreMatrix](), list[Int64s](), 0
-    for reader, batch, (part, _), of_batch in zip(
-        plan.readers, alignment.batches, weighed, hypotheses, strict=True
+    for reader, batch, (part, _), counted, of_batch in zip(
+        plan.readers, alignment.batches, weighed, counts, hypotheses, strict=True
     ):
         candidates = np.arange(part.shape[1])
         if reader.by_candidates:  # the best two of each piece
             candidates = np.unique(np.append(np.argpartition(part, -2, axis=1)[:, -2:], 0))
         keys = reader.keys.subset(candidates)
-        counted = Counted(batch.scores(keys), batch.pairs, batch.repeated)
-        log_p = key_log_p(reader, batch, of_batch)
-        matrices.append(ScoreMatrix(reader, keys, counted, log_p, counted, candidates, hypotheses=of_batch))
+        readings, log_p = readings_of(batch, keys, counted, of_batch), key_log_p(reader, batch, of_batch)
+        matrices.append(
+            ScoreMatrix(reader, keys, readings, log_p, readings[0], candidates, hypotheses=of_batch)
+        )
         chosen.append(candidates + low)
         low += part.shape[1]
     scored_columns = np.concatenate(chosen)

@@ -26,16 +26,16 @@ class ScoreMatrix:
     Attributes:
         reader: the profile's keys.
         keys: the keys that are scored token by token.
-        whole: x [N, K], with contexts counted in the whole texts.
+        readings: x [N, K] with contexts counted in the whole texts, then under each of the hypotheses.
         log_p: log p-value of each key of the reader by itself, [D, all keys].
-        start: what is decoded first: `whole`, or for texts that are likelier so, scores of a hypothesis.
+        start: what is decoded first: of each text the likeliest of the `readings`.
         chosen: int64 [K], indices of `keys` among the reader's; None: all of them.
         counts, hypotheses: of repeated contexts, if seeds hold counts.
     """
 
     reader: ProfileReader
     keys: Keys
-    whole: Counted
+    readings: tuple[Counted, ...]
     log_p: Float64s
     start: Counted
     chosen: Int64s | None = None
@@ -45,7 +45,7 @@ class ScoreMatrix:
     @property
     def scores(self) -> Float32s:
         """x [N, K], with contexts counted in the whole texts."""
-        return self.whole.scores
+        return self.readings[0].scores
 
     @property
     def owners(self) -> Int64s:
@@ -62,16 +62,16 @@ def score(plan: Plan, reader: ProfileReader, batch: TokenBatch) -> ScoreMatrix:
         activities = [activity_of(batch, keys, h)[None] for h in (None, *hypotheses)]
         chosen = _candidates(plan, batch, keys, np.max(activities, axis=0)[0])
         keys = keys.subset(chosen)
-        scored = [_counted(batch, keys, counts, h) for h in (None, *hypotheses)]
+        readings = readings_of(batch, keys, counts, hypotheses)
     else:
-        scored = [_counted(batch, keys, counts, h) for h in (None, *hypotheses)]
-        activities = [_activity(batch, keys, counted) for counted in scored]
+        readings = readings_of(batch, keys, counts, hypotheses)
+        activities = [_activity(batch, keys, reading) for reading in readings]
     return ScoreMatrix(
         reader,
         keys,
-        scored[0],
+        readings,
         key_log_p(reader, batch, hypotheses, activities),
-        _likeliest(batch, scored, activities, hypotheses),
+        _likeliest(batch, readings, activities, hypotheses),
         chosen,
         counts,
         hypotheses,
@@ -104,13 +104,15 @@ def key_log_p(
     return np.asarray(np.minimum(0.0, lowest + np.log(number)[:, None]))
 
 
-def _counted(batch: TokenBatch, keys: Keys, counts: Counts | None, hypothesis: Hypothesis | None) -> Counted:
-    """Return the scores of all tokens with counts in the whole texts, or under a hypothesis."""
-    if hypothesis is None:
-        times = None if counts is None else counts.whole_times
-        return Counted(batch.scores(keys), batch.pairs, batch.repeated, times)
-    times = hypothesis.times
-    return Counted(batch.scores(keys, times), hypothesis.pairs, hypothesis.repeated, times)
+def readings_of(
+    batch: TokenBatch, keys: Keys, counts: Counts | None, hypotheses: Sequence[Hypothesis]
+) -> tuple[Counted, ...]:
+    """Return the scores of all tokens with counts in the whole texts, and under each hypothesis."""
+    if counts is None:
+        return (Counted(batch.scores(keys), batch.pairs, batch.repeated),)
+    times = counts.whole_times
+    in_text = Counted(batch.scores(keys, times), batch.pairs, batch.repeated, times)
+    return (in_text, *(counts.counted(keys, in_text, hypothesis) for hypothesis in hypotheses))
 
 
 def _activity(batch: TokenBatch, keys: Keys, counted: Counted) -> Float64s:
@@ -122,7 +124,7 @@ def _activity(batch: TokenBatch, keys: Keys, counted: Counted) -> Float64s:
 
 def _likeliest(
     batch: TokenBatch,
-    scored: Sequence[Counted],
+    readings: Sequence[Counted],
     activities: Sequence[Float64s],
     hypotheses: Sequence[Hypothesis],
 ) -> Counted:
@@ -133,14 +135,14 @@ def _likeliest(
         likelihoods[i, ~hypothesis.applies] = -np.inf
     best = likelihoods.argmax(axis=0)
     if not best.any():
-        return scored[0]
+        return readings[0]
     if len(best) == 1:
-        return scored[int(best[0])]
+        return readings[int(best[0])]
     of_token = best[batch.numbers]
     arrays = []
     for name in ("scores", "pairs", "repeated", "times"):
-        values = getattr(scored[0], name).copy()
-        for i, counted in enumerate(scored[1:], 1):
+        values = getattr(readings[0], name).copy()
+        for i, counted in enumerate(readings[1:], 1):
             values[of_token == i] = getattr(counted, name)[of_token == i]
         arrays.append(values)
     return Counted(*arrays)

@@ -103,15 +103,21 @@ def test_one_text_is_read_as_in_a_batch() -> None:
 def test_the_counts_of_each_hypothesis() -> None:
     rng = np.random.default_rng(3)
     contexts, segments = rng.integers(0, 5, 200), np.sort(rng.integers(1, 13, 200))
-    owners = rng.integers(0, 3, 13)[segments]
-    turn = counting._earlier(contexts, segments)
+    owners, counted = rng.integers(0, 3, 13)[segments], rng.random(200) < 0.8
+    order = np.argsort(contexts, kind="stable")
+    contexts, segments, owners, positions = contexts[order], segments[order], owners[order], order
+    new_context = counting._changes(contexts)
+    new_segment = new_context | counting._changes(segments)
+    turn = counting._earlier(new_segment, counted)
+    previous = counting._previous(new_context, new_segment, segments, counted)
+    own = counting._own(new_context, turn, owners == 1, counted)
     for t in range(200):
-        same = contexts[:t] == contexts[t]
-        assert turn[t] == (same & (segments[:t] == segments[t])).sum()
-        previous = (contexts == contexts[t]) & (segments == segments[t] - 1)
-        assert counting._previous(contexts, segments)[t] == previous.sum()
-        mine = same & ((owners[:t] == 1) | (segments[:t] == segments[t]))
-        assert counting._own(contexts, turn, owners == 1)[t] == mine.sum()
+        same = counted & (contexts == contexts[t])
+        before = same & (positions < positions[t])
+        here = before & (segments == segments[t])
+        assert turn[t] == here.sum()
+        assert previous[t] == (same & (segments == segments[t] - 1)).sum()
+        assert own[t] == (before & (owners == 1) | here).sum()
 
 
 def test_given_parts_and_paragraphs_are_hypotheses() -> None:
