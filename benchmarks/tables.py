@@ -248,7 +248,7 @@ def summary(results: pathlib.Path) -> str:
     two = _times(many["audit, cusum, two workers"]["times_one_worker"])
     row(
         "bulk",
-        f"{contents['bulk']['documents']:,} documents of 1,000 tokens to tables, over tokenizing them:"
+        f"{contents['bulk']['documents']:,} documents of 1,000 tokens to tables over tokenizing:"
         " `posterior`, `cusum`; two workers over one",
         f"{', '.join(bulk_ratios)}; {two}",
     )
