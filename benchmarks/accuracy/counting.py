@@ -20,6 +20,9 @@ Each text is read as ids, in forced choice, by the decoder `posterior` with
 Writers are the shipped model, the second model of the benchmarks, SmolLM2-135M-Instruct (only apart), and a
 random source that uses 40 words. A tenth of the texts' tokens or so are free (`iet.FreeTokens()`). "Wrong
 counts" is the share of tokens whose count in the whole text is not the seed's. DIR keeps the texts.
+
+Null: p-values of single keys that no text was marked with, 60 in a registry and 35 registries a text;
+"several hypotheses" is the share of texts whose p-values are corrected for more than one.
 """
 
 from __future__ import annotations
@@ -44,7 +47,9 @@ from benchmarks.accuracy import texts
 from benchmarks.recording import columns, exit_code, finish, parser
 from benchmarks.statistics import summary
 from benchmarks.writing import sampler
+from iet.audit.encode import TokenBatch
 from iet.audit.metrics import token_accuracy
+from iet.audit.score import score
 from iet.decoding import decode
 from iet.demo.conversation import load_model
 from iet.generation.free import FreeTokens, request_key
@@ -53,11 +58,13 @@ from iet.marks.files import write_file
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
-from iet.marks.tokenizer import Tokenizer
+from iet.marks.tokenizer import Encoding, Tokenizer
 from iet.native.pairs import novelty_weights
 from iet.native.texts import Texts
 
 AGENTS = 4
+LEVELS = (0.1, 0.01, 0.001, 0.0001)
+NULL_REGISTRIES, NULL_KEYS = 35, 60
 SPLITS = {"tuning": 1, "evaluation": 2}
 TOPICS = (
     "how a small town rebuilt its harbour",
@@ -332,9 +339,26 @@ def whole_counts(ids: Ids, registry: Registry) -> Ids:
     return counts.astype(np.int64)
 
 
+def null(ids: Ids, tokenizer: Any, name: str) -> dict[str, float]:
+    """Return how many unused keys have p-values at or below `LEVELS` in a text, and if they are corrected."""
+    counts, corrected = dict.fromkeys(map(str, LEVELS), 0.0), 0.0
+    for number in range(NULL_REGISTRIES):
+        registry = Registry.create(None, tokenizer=tokenizer, scheme=Scheme(family="gumbel"))
+        for key in range(NULL_KEYS):
+            secret = hashlib.blake2b(f"iet null/{name}/{number}/{key}".encode(), digest_size=32).digest()
+            registry.add(f"key {key}", secret=secret)
+        plan = iet.Auditor(registry).plan
+        (reader,) = plan.readers
+        matrix = score(plan, reader, TokenBatch.of(Encoding(ids), None, reader.keys, None))
+        for level in LEVELS:
+            counts[str(level)] += float((matrix.log_p <= np.log(level)).sum())
+        corrected = float(len(matrix.hypotheses) > 0)
+    return {**counts, "corrected": corrected}
+
+
 def measure(written: Written, registries: Iterator[Registry]) -> dict[str, Any]:
     """Return the figures of a cell."""
-    rows = []
+    rows, unused = [], []
     for ids, owners, counts in zip(written.ids, written.owners, written.counts, strict=True):
         registry = next(registries)
         whole = whole_counts(ids, registry)
@@ -344,6 +368,8 @@ def measure(written: Written, registries: Iterator[Registry]) -> dict[str, Any]:
             "known": forced(ids, registry, counts),
         }
         free = iet.Auditor(registry).audit(token_ids=ids)
+        digest = hashlib.blake2b(ids.tobytes(), digest_size=16).hexdigest()
+        unused.append(null(ids, registry.open_tokenizer(), digest))
         row = {name: token_accuracy(owners, np.asarray(labels)) for name, labels in read.items()}
         rows.append({**row, "wrong_counts": float((whole != counts).mean()), "coverage": free.coverage})
     gain = [row["inferred"] - row["whole"] for row in rows]
@@ -354,6 +380,8 @@ def measure(written: Written, registries: Iterator[Registry]) -> dict[str, Any]:
         **{name: summary([row[name] for row in rows]) for name in rows[0]},
         "gain": summary(gain),
         "behind_known": summary(lost),
+        "null": {name: float(np.sum([row[name] for row in unused])) for name in unused[0]},
+        "pairs": len(unused) * NULL_KEYS * NULL_REGISTRIES,
     }
 
 
@@ -400,7 +428,15 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         "known over inferred": interval.format("behind_known"),
         "coverage at 0.01": "{coverage[0]:.3f}",
     }
-    return columns(rows, formats)
+    pairs = sum(row["pairs"] for row in rows)
+    rates = [
+        {"level": f"{level:g}", "share": sum(row["null"][str(level)] for row in rows) / pairs}
+        for level in LEVELS
+    ]
+    corrected = sum(row["null"]["corrected"] for row in rows) / sum(row["texts"] for row in rows)
+    null_rates = columns(rates, {"level": "{level}", "p <= level": "{share:.6f}"})
+    heading = f"**Null**: {pairs:,} pairs of a text and an unused key; several hypotheses in {corrected:.0%}"
+    return f"{columns(rows, formats)}\n\n{heading} of the texts\n\n{null_rates}"
 
 
 def main() -> None:

@@ -34,6 +34,9 @@ def test_counts_restart_where_prompts_do(work: pathlib.Path) -> None:
     assert written.ids.shape == written.counts.shape == (2, 800)
     (again,) = counting.run(work, [CELL], "tuning", 2)  # reads the texts
     assert again == row
+    assert row["null"]["corrected"] == 2
+    assert row["null"]["0.01"] <= 2 * 0.01 * row["pairs"]
+    assert "**Null**: 4,200 pairs" in counting.markdown([row])
     assert "| forty words | apart | 1 | 8 x 100 | 2 |" in counting.markdown([row])
 
 
