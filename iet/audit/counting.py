@@ -90,7 +90,7 @@ class Counted:
 class Counts:
     """The repeated contexts of D texts.
 
-    Arrays [R] hold the tokens behind a repeated context, those that are left out too, in the order of
+    Arrays [R] hold the tokens with a repeated context, those that are left out too, in the order of
     contexts, then of positions. So tokens of one context and segment are side by side.
 
     Attributes:
@@ -177,15 +177,15 @@ class Counts:
         spread = batch.among_all(labels, -2)
         segments, uncrossed = self._segments(spread[1:] != spread[:-1])
         new_segment = self._new_context | _changes(segments)
-        labels_there, whole = spread[self._repeated_at], self.whole_times[self._repeated_at]
+        labels_there, times_in_text = spread[self._repeated_at], self.whole_times[self._repeated_at]
         turn = _earlier(new_segment, uncrossed)
         previous = turn + _previous(self._new_context, new_segment, segments, uncrossed)
         own_turns, of_keys = turn.copy(), dict[int, Int64s]()
         for k in np.unique(labels_there[labels_there >= 0]).tolist():
-            own = labels_there == k
-            of_keys[k] = _own(self._new_context, turn, own, uncrossed)
-            own_turns[own] = of_keys[k][own]
-        times = [np.where(uncrossed, counts, whole) for counts in (turn, previous, own_turns)]
+            labelled = labels_there == k
+            of_keys[k] = _own(self._new_context, turn, labelled, uncrossed)
+            own_turns[labelled] = of_keys[k][labelled]
+        times = [np.where(uncrossed, counts, times_in_text) for counts in (turn, previous, own_turns)]
         scores = [self._scores(keys, counts) for counts in times]
         best = self._likeliest([in_text.scores[rows], *(of[self._is_read] for of in scores)], labels, fitted)
         if not best.any():
@@ -194,7 +194,7 @@ class Counts:
             # Counts in own turns differ between keys; those without a segment have none but this turn.
             scores[-1] = scores[0].copy()
             for k, counts in of_keys.items():
-                column = self._scores(keys.subset(np.array([k])), np.where(uncrossed, counts, whole))
+                column = self._scores(keys.subset(np.array([k])), np.where(uncrossed, counts, times_in_text))
                 scores[-1][:, k] = column[:, 0]
         chosen, chosen_times = in_text.scores.copy(), self.whole_times.copy()
         best_there = best[self._text_of[self._repeated_at]]
@@ -300,8 +300,8 @@ def _fewest(tokens: Any) -> Any:
 
 def _earlier(new: Bools, counted: Bools | None = None) -> Int64s:
     """Return how many `counted` tokens [R] are before each token in its group; `new` groups start."""
-    before = np.arange(len(new)) if counted is None else np.cumsum(counted) - counted
-    return np.asarray(before - np.maximum.accumulate(np.where(new, before, 0)))
+    preceding = np.arange(len(new)) if counted is None else np.cumsum(counted) - counted
+    return np.asarray(preceding - np.maximum.accumulate(np.where(new, preceding, 0)))
 
 
 def _previous(new_context: Bools, new_segment: Bools, segments: Int64s, counted: Bools) -> Int64s:
@@ -314,10 +314,10 @@ def _previous(new_context: Bools, new_segment: Bools, segments: Int64s, counted:
     return np.asarray(of_groups[np.cumsum(new_segment) - 1])
 
 
-def _own(new_context: Bools, turn: Int64s, own: Bools, counted: Bools) -> Int64s:
-    """Return how many `counted` tokens of each context were in a key's `own` segments or in this one, [R]."""
-    counts = _earlier(new_context, own & counted)
-    return np.where(own, counts, counts + turn)
+def _own(new_context: Bools, turn: Int64s, of_key: Bools, counted: Bools) -> Int64s:
+    """Return how many `counted` tokens of each context were in a key's segments or in this one, [R]."""
+    counts = _earlier(new_context, of_key & counted)
+    return np.where(of_key, counts, counts + turn)
 
 
 def _changes(ordered: Int64s) -> Bools:

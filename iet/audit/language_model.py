@@ -325,10 +325,10 @@ class LanguageModel:
         text, starts = spelled
         assert self._tokenizer is not None
         encoding = self._tokenizer.encode(text)
-        own = encoding.token_ids
-        predictions = list(self._predictions(own, self.vocab_size))
+        model_ids = encoding.token_ids
+        predictions = list(self._predictions(model_ids, self.vocab_size))
         column = self._fit_temperature(list(_take(iter(predictions), FITTED_TOKENS)), self.vocab_size)
-        temperature, surprise = self._temperatures[column], np.full(len(own), np.log(self.vocab_size))
+        temperature, surprise = self._temperatures[column], np.full(len(model_ids), np.log(self.vocab_size))
         for prediction in predictions:
             here = slice(prediction.start, prediction.start + len(prediction.chosen))
             surprise[here] = prediction.log_sums[:, column] - prediction.chosen / temperature
