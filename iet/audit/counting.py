@@ -114,12 +114,9 @@ class Counts:
         self._new_context = _changes(contexts[self._repeated_at])
         self._scored = batch.among_all(batch.scored, False)
         self._grams, _ = number_pairs_of(texts.ids, self._scored, texts.starts, texts.ends, n_gram)
-        read = self._repeated_at, np.ones(len(repeated_at), np.bool_)
+        self._rows = np.sort(repeated_at[self._scored[repeated_at]])
         if batch.read_indices is not None:
-            rows = np.searchsorted(batch.read_indices, self._repeated_at).clip(0, len(batch.read_indices) - 1)
-            read = rows, batch.read_indices[rows] == self._repeated_at
-        self._is_read = read[1] & self._scored[self._repeated_at]
-        self._rows = read[0][self._is_read]
+            self._rows = np.flatnonzero(np.isin(batch.read_indices, self._rows))
 
     @classmethod
     def of(cls, batch: TokenBatch, keys: Keys) -> Counts | None:
@@ -152,12 +149,6 @@ class Counts:
                 accepted.append(times)
         return tuple(hypotheses)
 
-    def counted(self, keys: Keys, in_text: Counted, hypothesis: Hypothesis) -> Counted:
-        """Return the scores under a hypothesis, given those with counts in the whole text."""
-        scores = in_text.scores.copy()
-        scores[self._rows] = self._scores(keys, hypothesis.times[self._repeated_at])[self._is_read]
-        return Counted(scores, hypothesis.pairs, hypothesis.repeated, hypothesis.times)
-
     def by_segments(
         self,
         keys: Keys,
@@ -173,11 +164,11 @@ class Counts:
             labels: [N] as decoded, columns of the scores.
             fitted: γ [N, K], and λ [K] of each text.
         """
-        batch, rows = self._batch, self._rows
+        batch = self._batch
         spread = batch.among_all(labels, -2)
         segments, uncrossed = self._segments(spread[1:] != spread[:-1])
         new_segment = self._new_context | _changes(segments)
-        labels_there, times_in_text = spread[self._repeated_at], self.whole_times[self._repeated_at]
+        labels_there = spread[self._repeated_at]
         turn = _earlier(new_segment, uncrossed)
         previous = turn + _previous(self._new_context, new_segment, segments, uncrossed)
         own_turns, of_keys = turn.copy(), dict[int, Int64s]()
@@ -185,23 +176,22 @@ class Counts:
             labelled = labels_there == k
             of_keys[k] = _own(self._new_context, turn, labelled, uncrossed)
             own_turns[labelled] = of_keys[k][labelled]
-        times = [np.where(uncrossed, counts, times_in_text) for counts in (turn, previous, own_turns)]
-        scores = [self._scores(keys, counts) for counts in times]
-        best = self._likeliest([in_text.scores[rows], *(of[self._is_read] for of in scores)], labels, fitted)
+        times = [self._with(counts, uncrossed) for counts in (turn, previous, own_turns)]
+        scores = [in_text.scores, *(batch.scores(keys, counts) for counts in times)]
+        best = self._likeliest(scores, labels, fitted)
         if not best.any():
             return in_text
         if (best == len(times)).any():
             # Counts in own turns differ between keys; those without a segment have none but this turn.
-            scores[-1] = scores[0].copy()
+            scores[-1] = scores[1].copy()
             for k, counts in of_keys.items():
-                column = self._scores(keys.subset(np.array([k])), np.where(uncrossed, counts, times_in_text))
+                column = batch.scores(keys.subset(np.array([k])), self._with(counts, uncrossed))
                 scores[-1][:, k] = column[:, 0]
         chosen, chosen_times = in_text.scores.copy(), self.whole_times.copy()
-        best_there = best[self._text_of[self._repeated_at]]
-        for h, (of, counts) in enumerate(zip(scores, times, strict=True), 1):
-            here = best_there == h
-            chosen[rows[here[self._is_read]]] = of[here & self._is_read]
-            chosen_times[self._repeated_at[here]] = counts[here]
+        for d, h in enumerate(best.tolist()):
+            chosen[batch.inside(d)] = scores[h][batch.inside(d)]
+            text = slice(self._texts.starts[d], self._texts.ends[d])
+            chosen_times[text] = (self.whole_times, *times)[h][text]
         # Equal counts of two keys in their own turns are different seeds.
         owners = np.where(best[self._text_of] == len(times), spread, 0)
         return Counted(chosen, *self._pairs(chosen_times, owners), chosen_times)
@@ -209,23 +199,16 @@ class Counts:
     def _likeliest(
         self, scores: Sequence[Float32s], labels: Int32s, fitted: tuple[Float32s, Sequence[Float64s]]
     ) -> Int64s:
-        """Return for each text the likeliest of several scores [read R, K] of the repeated contexts."""
+        """Return for each text the likeliest of several scores [N, K], by its repeated contexts."""
         batch, posterior, strengths = self._batch, *fitted
         rows = self._rows[labels[self._rows] >= 0]
-        labelled = np.flatnonzero(labels[self._rows] >= 0)
         columns, text_of = labels[rows], batch.numbers[rows]
         # Terms without a score are those of every hypothesis.
         weights = posterior[rows, columns] * batch.novelty[rows] * np.stack(strengths)[text_of, columns]
-        nats = [np.bincount(text_of, weights * of[labelled, columns], len(batch.ends)) for of in scores]
+        nats = [np.bincount(text_of, weights * of[rows, columns], len(batch.ends)) for of in scores]
         return np.asarray(np.argmax([nats[0] + LEAD, *nats[1:]], axis=0))
 
     # ------------------------------------------------------------ arrays
-
-    def _scores(self, keys: Keys, times: Int64s | Int32s) -> Float32s:
-        """Return x [R, K] with given counts [R]."""
-        assert isinstance(keys, KeyTable)
-        # To score some tokens alone would take longer: each with its context is n tokens.
-        return keys.scores(self._texts, 0, self._with(np.asarray(times, np.int64)))[self._repeated_at]
 
     def _segments(self, changes: Bools) -> tuple[Int64s, Bools]:
         """Return the segment of each repeated context [R], and whether all its ids are in the segment.

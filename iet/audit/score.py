@@ -112,7 +112,8 @@ def readings_of(
         return (Counted(batch.scores(keys), batch.pairs, batch.repeated),)
     times = counts.whole_times
     in_text = Counted(batch.scores(keys, times), batch.pairs, batch.repeated, times)
-    return (in_text, *(counts.counted(keys, in_text, hypothesis) for hypothesis in hypotheses))
+    others = (Counted(batch.scores(keys, h.times), h.pairs, h.repeated, h.times) for h in hypotheses)
+    return (in_text, *others)
 
 
 def _activity(batch: TokenBatch, keys: Keys, counted: Counted) -> Float64s:
