@@ -3,10 +3,10 @@
     python -m benchmarks.accuracy.counting --work DIR -o benchmarks/results/counting.json
 
 A seed of `gumbel` holds how often its context occurred before in the writer's sequence, prompt included. A
-reader has only the joined text, so it must infer where a writer's sequence began. Four agents write texts in
-turns of equal length. What a writer's prompt holds of the text is one of
+reader has only the joined text, so it must infer the start of a writer's sequence. Four agents write texts in
+turns of equal length. A writer's prompt holds one of these parts of the text:
 
-* log: everything said before;
+* log: everything before;
 * apart: nothing, only an opening;
 * own turns: the agent's own earlier turns;
 * previous turn: the turn before.
@@ -226,7 +226,7 @@ def _smollm2(temperature: float) -> Writer:
 
 
 def _forty_words(temperature: float) -> Writer:
-    """A Markov chain over 40 words, each of which is followed by few."""
+    """A Markov chain over 40 words with few likely successors each."""
     tokenizer = texts.tokenizer("shipped")
     rng = np.random.default_rng(40)
     words = rng.choice(np.arange(300, tokenizer.vocab_size), 40, replace=False)

@@ -154,7 +154,7 @@ def test_p_values_of_unused_keys_are_valid(source: str) -> None:
 def test_seeds_that_occurred_before_are_no_new_evidence() -> None:
     registry = registry_of()
     passage = written(registry, "apart")[0][:150]
-    ids = np.tile(passage, 6)  # windows of 200 see each passage anew
+    ids = np.tile(passage, 6)  # counts of windows restart at each
     keys = registry.scoring_keys()
     plan = iet.Auditor(registry).plan
     batch = decode_texts(plan, [plan.encoding_of_ids(ids)], None, None).alignment.batches[0]
