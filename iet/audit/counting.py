@@ -35,7 +35,7 @@ import numpy as np
 from iet.audit.encode import TokenBatch
 from iet.marks.keys import Keys, KeyTable
 from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
-from iet.native.pairs import number_pairs, number_pairs_of
+from iet.native.pairs import number_pairs_of, times_before
 
 ROUNDS = 2
 """Number of times that repeated contexts are counted again by segments."""
@@ -262,14 +262,7 @@ def counts_in_all(batch: TokenBatch, keys: Keys, counted: Bools) -> tuple[Int32s
     alone = keys.times_before(texts) if isinstance(keys, KeyTable) else None
     if alone is None:
         return (None,) * len(texts.ends)
-    n_gram = keys.profile.scheme.n_gram
-    inside = np.zeros(len(texts.ids), np.bool_)
-    for start, end in zip(texts.starts.tolist(), texts.ends.tolist(), strict=True):
-        inside[start + n_gram - 1 : end] = True
-    times, indices = alone.copy(), np.flatnonzero(inside)
-    contexts = number_pairs(texts.ids, inside, n_gram, contexts=True)[indices]
-    order = np.argsort(contexts, kind="stable")
-    times[indices[order]] = _earlier(_changes(contexts[order]))
+    times = times_before(texts.ids, keys.profile.scheme.n_gram)  # contexts with padding are not scored
     differ, of_texts = counted & (times != alone), [batch.inside(d) for d in range(len(texts.ends))]
     return tuple(
         times[text] if differ[text].sum() >= _fewest(counted[text].sum()) else None for text in of_texts

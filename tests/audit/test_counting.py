@@ -10,9 +10,9 @@ import pytest
 
 import iet
 from iet import kernels
+from iet.audit import claims as claims_module
 from iet.audit import counting
 from iet.audit.attribution import decode_texts
-from iet.audit.evidence import holm
 from iet.marks.registry import Registry
 from iet.native.texts import Texts
 from tests.support.teams import WORD_TOKENIZER, team
@@ -34,7 +34,7 @@ def written(registry: Registry, sees: str, tokens: int = 150, seed: int = 1) -> 
     """
     size = registry.profile.vocab_size
     rng, turns, table = np.random.default_rng(seed), list[list[int]](), registry.marking_keys()
-    for number, agent in enumerate(TURNS):
+    for agent in TURNS:
         before = {
             "log": turns,
             "apart": [],
@@ -52,7 +52,6 @@ def written(registry: Registry, sees: str, tokens: int = 150, seed: int = 1) -> 
             counts[context] += 1
             sequence.append(int(logits.argmax()))
         turns.append(sequence[start:])
-        assert number < len(TURNS)
     return np.concatenate(turns), np.repeat(TURNS, tokens)
 
 
@@ -148,7 +147,6 @@ def test_p_values_of_unused_keys_are_valid(source: str) -> None:
     for level in (0.1, 0.01, 0.001):
         expected = level * p.size
         assert (p <= level).sum() <= expected + 4 * np.sqrt(expected) + 1
-    assert holm(np.log(p[:10])).min() <= 0
 
 
 def test_seeds_that_occurred_before_are_no_new_evidence() -> None:
@@ -167,7 +165,7 @@ def test_seeds_that_occurred_before_are_no_new_evidence() -> None:
 
 
 @pytest.mark.parametrize("sees", ["log", "apart"])
-def test_claims_are_checked_whatever_writers_saw(sees: str) -> None:
+def test_claims_are_checked_whatever_writers_saw(sees: str, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = registry_of(WORD_TOKENIZER)
     ids, _ = written(registry, sees, tokens=100)
     tokens = len(ids) // len(TURNS)
@@ -175,3 +173,7 @@ def test_claims_are_checked_whatever_writers_saw(sees: str) -> None:
     claims = [NAMES[agent] for agent in TURNS]
     report = iet.Auditor(registry).check(pieces, claims)
     assert [piece.verdict for piece in report.pieces].count("confirmed") >= len(TURNS) - 1
+    monkeypatch.setattr(claims_module, "counts_in_all", lambda reading, keys, fresh: (None,) * len(pieces))
+    alone = iet.Auditor(registry).check(pieces, claims)
+    log_p = [sum(piece.log_p for piece in checked.pieces) for checked in (report, alone)]
+    assert log_p[0] < log_p[1] - 50 if sees == "log" else log_p[0] <= log_p[1] + len(pieces) * np.log(2)
