@@ -52,6 +52,11 @@ def add(commands: Commands) -> None:
         help="index of published text (iet index): its contents are no evidence; it may grow",
     )
     serve.add_argument(
+        "--model",
+        help="language model to read with, as in iet audit: each worker holds one, and it reads some hundred"
+        " tokens a second",
+    )
+    serve.add_argument(
         "--limit",
         action="append",
         type=name_and_value,
@@ -91,8 +96,9 @@ def _serve(arguments: argparse.Namespace) -> int:
     path: Any = registry.path
     tokenizers = _tokenizers(arguments.tokenizer or [], registry)
     _check_tokenizers(registry, tokenizers)
-    files = audits.AuditFiles(path, secret_mount(), tokenizers, arguments.published)
-    iet.Auditor(registry, published=arguments.published)  # refuses files that no worker could use
+    files = audits.AuditFiles(path, secret_mount(), tokenizers, arguments.published, arguments.model)
+    # Refuses files that no worker could use.
+    iet.Auditor(registry, published=arguments.published, model=arguments.model)
     tokens = None if arguments.no_auth else credentials.Credentials(arguments.tokens)
     for name, value in ONE_THREAD.items():
         os.environ.setdefault(name, value)

@@ -18,7 +18,9 @@ import pydantic
 
 from iet.audit import formats, traces
 from iet.audit.auditor import Auditor
-from iet.audit.options import options
+from iet.audit.language_model import LanguageModel
+from iet.audit.options import AuditOptions, options
+from iet.decoding import DECODERS
 from iet.errors import BackendUnavailable, IetError, InputError, TokenizerMismatch
 from iet.marks.published import MANIFEST, PublishedIndex
 from iet.marks.registry import Registry
@@ -112,12 +114,15 @@ class AuditFiles:
         secret_mount: as in `iet.Registry.load`.
         tokenizers: profile id, or "" for all profiles -> path of a tokenizer, instead of the registry's.
         published: folder of an index of published text, None without one.
+        model: language model that decoders with a posterior read with, as `iet.LanguageModel` takes it; None:
+            none. Each worker holds a copy.
     """
 
     registry: pathlib.Path
     secret_mount: bool = False
     tokenizers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     published: pathlib.Path | None = None
+    model: str | None = None
 
     def load(self) -> Registry:
         """Return the registry as its file holds it now."""
@@ -144,6 +149,7 @@ class AuditHandler:
         self._opened = dict[str, Tokenizer]()  # by digest
         self._tokenizers = dict[str, Tokenizer]()  # by profile
         self._auditors: collections.OrderedDict[str, Auditor] = collections.OrderedDict()
+        self._model = None if files.model is None else LanguageModel(files.model)
         self._index: ReloadingFile[PublishedIndex] | None = None
         if files.published is not None:
             self._index = ReloadingFile(files.published / MANIFEST, self._open_index)
@@ -221,7 +227,10 @@ class AuditHandler:
         auditor = self._auditors.get(key)
         if auditor is None:
             index = None if self._index is None else self._index.last
-            auditor = Auditor(self._registry.last, tokenizer=self._tokenizers, published=index, **arguments)
+            decoder = DECODERS.get(arguments.get("decoder", AuditOptions.decoder))
+            model = self._model if decoder is not None and decoder.has_posterior else None
+            files: dict[str, Any] = {"tokenizer": self._tokenizers, "published": index, "model": model}
+            auditor = Auditor(self._registry.last, **files, **arguments)
             self._auditors[key] = auditor
             if len(self._auditors) > MAX_AUDITORS:
                 self._auditors.popitem(last=False)

@@ -13,6 +13,7 @@ import pytest
 
 from iet.errors import BackendUnavailable
 from iet.marks.registry import Registry
+from iet.marks.scheme import Scheme
 from iet.service import audits
 from tests.support.conditions import posix
 from tests.support.service import LINES, Running, serving
@@ -136,3 +137,17 @@ def test_a_tokenizer_that_cannot_be_opened_ends_no_worker(
     answer = read(audits.AuditJob(json.dumps({"text": TEXT}).encode()))
     assert (answer.status, "its log says why" in answer.body.decode()) == (500, True)
     assert "BackendUnavailable" in answer.failure
+
+
+def test_the_operators_model_reads_where_the_decoder_takes_one(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("transformers")
+    path = tmp_path / "team.json"
+    keys = Registry.create(path, tokenizer="iet:demo", scheme=Scheme(family="gumbel"))
+    for name in ("planner", "critic"):
+        keys.add(name)
+    read = audits.AuditFiles(path, model="iet:demo")()
+    for decoder, model in (("posterior", "iet:demo"), ("cusum", None)):
+        answer = read(audits.AuditJob(json.dumps({"text": TEXT, "decoder": decoder}).encode()))
+        assert answer.status == 200, answer.body
+        report = json.loads(answer.body)
+        assert (report["model"] or {}).get("name") == model
