@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "arrays.h"
 
@@ -159,6 +160,87 @@ void counted_sums(Matrix<const X> x, Bools counted, Integers starts, Integers en
       if (free_tokens == 0) ++at, free_tokens = kActivityBlock;
       for (int64_t a = 0; a < x.columns; ++a) sums(at, a) = static_cast<float>(sums(at, a) + x(t, a));
       --free_tokens;
+    }
+  }
+}
+
+// The saddlepoint's root r*, with Φ(-r*) the tail of a sum s: from λ·s - K(λ), λ·√K''(λ), and r* at the mean.
+double adjusted_root(double exponent, double v, double at_mean) {
+  const double r = std::copysign(std::sqrt(2 * std::max(0.0, exponent)), v);
+  return std::abs(r) < 1e-3 ? r + at_mean : r + std::log(v / r) / r;
+}
+
+constexpr int64_t kLevels = 16;  // of weights, 1/16 to 1
+constexpr double kFirstRoot = -10, kRootsPerUnit = 64;
+
+// The sums of kActivityBlock unweighted scores with the roots r* of a grid, by Newton's steps.
+std::vector<double> sums_of_roots() {
+  constexpr double n = kActivityBlock;
+  std::vector<double> sums(3200);
+  double sum = 0.05;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const double root = kFirstRoot + static_cast<double>(i) / kRootsPerUnit;
+    for (int step = 0; step < 50; ++step) {
+      const double v = (sum - n) / std::sqrt(n), exponent = sum - n - n * std::log(sum / n);
+      const double slope =
+          std::abs(v) < 1e-3 ? 1 / std::sqrt(n) : (1 - n / sum) / std::copysign(std::sqrt(2 * exponent), v);
+      const double change = (root - adjusted_root(exponent, v, 1 / (3 * std::sqrt(n)))) / slope;
+      sum = std::max(sum / 2, sum + change);
+      if (std::abs(change) <= 1e-10 * sum) break;
+    }
+    sums[i] = sum;
+  }
+  return sums;
+}
+
+double unweighted_sum(double root) {
+  static const std::vector<double> sums = sums_of_roots();
+  const double last = static_cast<double>(sums.size() - 1);
+  const double at = std::min(std::max((root - kFirstRoot) * kRootsPerUnit, 0.0), last);
+  const size_t low = std::min(static_cast<size_t>(at), sums.size() - 2);
+  return sums[low] + (at - static_cast<double>(low)) * (sums[low + 1] - sums[low]);
+}
+
+void unweighted_sums(Matrix<const int32_t> counts, Matrix<double> sums) {
+  double weights[kLevels], numbers[kLevels];
+  for (int64_t b = 0; b < sums.rows; ++b) {
+    int64_t levels = 0;
+    double tokens = 0, mean = 0, square = 0, cube = 0;
+    for (int64_t l = 0; l < kLevels; ++l) {
+      if (counts(b, l) == 0) continue;
+      const double c = (l + 1.0) / kLevels, n = counts(b, l);
+      weights[levels] = c, numbers[levels++] = n;
+      tokens += n, mean += n * c, square += n * c * c, cube += n * c * c * c;
+    }
+    if (levels == 0) continue;
+    const double top = weights[levels - 1], at_mean = cube / (3 * square * std::sqrt(square));
+    for (int64_t a = 0; a < sums.columns; ++a) {
+      if (levels == 1 && tokens == kActivityBlock) {
+        sums(b, a) /= top;
+        continue;
+      }
+      // K'(λ) = Σ n·c / (1 - λ·c) = s is concave in y = 1 / (1 - λ·top), so Newton's steps rise to the root.
+      const double sum = std::max(sums(b, a), 1e-9 * mean);
+      double y = sum < mean ? sum / (tokens * top) : sum / mean;
+      for (int step = 0; step < 60; ++step) {
+        double value = 0, slope = 0;
+        for (int64_t l = 0; l < levels; ++l) {
+          const double ratio = top / (weights[l] + (top - weights[l]) * y);
+          value += numbers[l] * weights[l] * ratio,
+              slope += numbers[l] * (weights[l] * weights[l] / top) * ratio * ratio;
+        }
+        const double change = (sum - value * y) / slope;
+        y += change;
+        if (std::abs(change) <= 1e-6 * y) break;
+      }
+      double log_mgf = 0, variance = 0;
+      for (int64_t l = 0; l < levels; ++l) {
+        const double ratio = y * top / (weights[l] + (top - weights[l]) * y);
+        log_mgf += numbers[l] * std::log(ratio);
+        variance += numbers[l] * (weights[l] * ratio) * (weights[l] * ratio);
+      }
+      const double strength = (1 - 1 / y) / top, exponent = strength * sum - log_mgf;
+      sums(b, a) = unweighted_sum(adjusted_root(exponent, strength * std::sqrt(variance), at_mean));
     }
   }
 }
@@ -448,6 +530,7 @@ void bind_text_loops(py::module_& loops) {
   add("absorb_short_runs", &absorb_short_runs);
   add("binomial_tails", &binomial_tails);
   add("gamma_tails", &gamma_tails);
+  add("unweighted_sums", &unweighted_sums);
   add("hash_fragments", &hash_fragments);
   add("count_fragments", &count_fragments);
   // Scores come in both precisions.

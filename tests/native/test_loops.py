@@ -159,6 +159,12 @@ def _counted_sums(draw: Draw, turn: int) -> tuple[Any, ...]:
     return _scores(draw, turn), draw.random(TOKENS) < 0.9, STARTS, ENDS, edges, sums
 
 
+def _unweighted_sums(draw: Draw, turn: int) -> tuple[Any, ...]:
+    counts = draw.poisson((0.3, 2)[turn % 2], (20, 16)).astype(np.int32)
+    counts[0], counts[1, 3] = 0, 16 * (turn % 3 == 0)
+    return counts, counts @ np.arange(1, 17)[:, None] / 16 * draw.uniform(0, 4, (20, AGENTS))
+
+
 def _times_before(draw: Draw, turn: int) -> tuple[Any, ...]:
     return _pairs(draw), STARTS, ENDS, np.zeros(TOKENS, np.int32), np.zeros(TOKENS, np.int32)
 
@@ -319,6 +325,7 @@ DRAWN: dict[str, Callable[[Draw, int], tuple[Any, ...]]] = {
     "fresh_weights": _fresh_weights,
     "shared_weights": _shared_weights,
     "counted_sums": _counted_sums,
+    "unweighted_sums": _unweighted_sums,
     "block_sums": _block_sums,
     "log_ratios": _log_ratios,
     "clipped_ratios": _clipped_ratios,

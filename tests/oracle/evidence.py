@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numba
 import numpy as np
 
 from iet.decoding.activity import BLOCK
@@ -62,6 +63,70 @@ def gamma_tails(totals: Float64s, counts: Int64s, log_p: Float64s) -> None:
             terms += term
         value = first + math.log(terms)
         log_p[i] = min(0.0, math.log1p(-math.exp(min(value, -1e-16))) if use_complement else value)
+
+
+@numba.njit
+def _adjusted_root(exponent: float, v: float, at_mean: float) -> float:
+    r = math.copysign(math.sqrt(2 * max(0.0, exponent)), v)
+    return r + at_mean if abs(r) < 1e-3 else r + math.log(v / r) / r
+
+
+@numba.njit
+def _sums_of_roots() -> Float64s:
+    n, total, sums = float(BLOCK), 0.05, np.zeros(3200)
+    for i in range(len(sums)):
+        root = -10 + i / 64
+        for _ in range(50):
+            v, exponent = (total - n) / math.sqrt(n), total - n - n * math.log(total / n)
+            slope = 1 / math.sqrt(n)
+            if abs(v) >= 1e-3:
+                slope = (1 - n / total) / math.copysign(math.sqrt(2 * exponent), v)
+            change = (root - _adjusted_root(exponent, v, 1 / (3 * math.sqrt(n)))) / slope
+            total = max(total / 2, total + change)
+            if abs(change) <= 1e-10 * total:
+                break
+        sums[i] = total
+    return sums
+
+
+@twin
+def unweighted_sums(counts: Int32s, sums: Float64s) -> None:
+    table = _sums_of_roots()
+    for b in range(len(sums)):
+        levels = np.flatnonzero(counts[b])
+        if not len(levels):
+            continue
+        weights, numbers = (levels + 1.0) / 16, counts[b][levels].astype(np.float64)
+        tokens = mean = square = cube = 0.0
+        for c, n in zip(weights, numbers):  # noqa: B905
+            tokens, mean, square, cube = tokens + n, mean + n * c, square + n * c * c, cube + n * c * c * c
+        top, at_mean = weights[-1], cube / (3 * square * math.sqrt(square))
+        for a in range(sums.shape[1]):
+            if len(levels) == 1 and tokens == BLOCK:
+                sums[b, a] /= top
+                continue
+            total = max(sums[b, a], 1e-9 * mean)
+            y = total / (tokens * top) if total < mean else total / mean
+            for _ in range(60):
+                value = slope = 0.0
+                for c, n in zip(weights, numbers):  # noqa: B905
+                    ratio = top / (c + (top - c) * y)
+                    value += n * c * ratio
+                    slope += n * (c * c / top) * ratio * ratio
+                change = (total - value * y) / slope
+                y += change
+                if abs(change) <= 1e-6 * y:
+                    break
+            log_mgf = variance = 0.0
+            for c, n in zip(weights, numbers):  # noqa: B905
+                ratio = y * top / (c + (top - c) * y)
+                log_mgf += n * math.log(ratio)
+                variance += n * (c * ratio) * (c * ratio)
+            strength = (1 - 1 / y) / top
+            root = _adjusted_root(strength * total - log_mgf, strength * math.sqrt(variance), at_mean)
+            at = min(max((root + 10) * 64, 0.0), len(table) - 1.0)
+            low = min(int(at), len(table) - 2)
+            sums[b, a] = table[low] + (at - low) * (table[low + 1] - table[low])
 
 
 @twin
