@@ -85,7 +85,7 @@ def _figures(talk: Any, registry: Registry, model: LanguageModel | None) -> dict
     nats = max(float((s * own + np.log1p(-s)).mean()) for s in STRENGTHS)
     if model is not None:
         spelled = (talk.text, encoding.char_starts)
-        ratios = model.log_ratios(ids, keys, scores, scored, spelled=spelled).values
+        ratios = model.predict(ids, keys, scored, spelled=spelled).log_ratios(keys, scores)
         nats = float(ratios[written, truth[written]].mean())
     free = iet.Auditor(registry, model=model).audit(talk.text)
     seconds = time.perf_counter() - start

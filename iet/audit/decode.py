@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 from iet.audit.align import TokenAlignment
 from iet.audit.counting import LEAD, ROUNDS, Counted, Counts, Hypothesis
 from iet.audit.encode import TokenBatch
-from iet.audit.language_model import LogRatios
 from iet.audit.plan import Plan, ProfileReader
-from iet.audit.score import ScoreMatrix, key_log_p, owners_of, readings_of
+from iet.audit.score import ScoreMatrix, evidence_levels, key_log_p, owners_of, readings_of
 from iet.decoding import Scored, Segmentation
 from iet.decoding.fit import log_ratios as ratios_of
 from iet.decoding.pieces import piece_posterior, piece_ratios
 from iet.decoding.posterior import evidence_weight
-from iet.marks.keys import Keys
+from iet.marks.keys import KeyTable
 from iet.native.arrays import Float32s, Float64s, Int32s, Int64s
 
 PADDING, LONGEST_PADDING = 4, 200
@@ -45,7 +44,6 @@ class Decoded:
         strengths: for each text float64 [K]; None if the decoder has none.
         window_scores: for each text f [W, K]; None if the decoder computes none.
         counted: the scores that were decoded; None: those of the matrix.
-        log_ratios: for each text the log-likelihood ratios under a language model; None: there is no model.
     """
 
     labels: Int32s
@@ -53,7 +51,6 @@ class Decoded:
     strengths: tuple[Float64s, ...] | None = None
     window_scores: tuple[Float64s, ...] | None = None
     counted: Counted | None = None
-    log_ratios: tuple[LogRatios, ...] | None = None
 
 
 def decode(
@@ -109,26 +106,23 @@ def decode(
             break
         decode_texts(changed)
     if plan.model is not None:
-        ratios = tuple(_ask(plan, batch, matrix.keys, counted))
+        ratios = tuple(_ratios_under_model(batch, matrix, counted))
         decode_texts(everything)
     gathered = _gathered(labels, posterior, [segmentations[d] for d in range(len(batch.ends))])
-    return dataclasses.replace(gathered, counted=counted, log_ratios=ratios)
+    return dataclasses.replace(gathered, counted=counted)
 
 
-def _ask(plan: Plan, batch: TokenBatch, keys: Keys, counted: Counted) -> Iterator[LogRatios]:
-    """Yield the log-likelihood ratios of each text under the language model."""
-    assert plan.model is not None
+def _ratios_under_model(batch: TokenBatch, matrix: ScoreMatrix, counted: Counted) -> Iterator[Float32s]:
+    """Yield the log-likelihood ratios of each text under the language model, those of left-out parts too."""
+    assert matrix.predictions is not None
+    assert isinstance(matrix.keys, KeyTable)
     firsts = batch.joined.starts
-    for d, encoding in enumerate(batch.encodings):
-        # The model reads the whole text: parts that are left out are context.
-        ids, times = encoding.token_ids, None
+    for d, prediction in enumerate(matrix.predictions):
+        times = None
         if counted.times is not None:
-            times = counted.times[firsts[d] : firsts[d] + len(ids)]
-        scores, scored = counted.scores[batch.inside(d)], batch.scored[batch.inside(d)]
-        if batch.read_indices is not None:
-            scores, scored = batch.among_all(scores, np.float32(0)), batch.among_all(scored, False)
-        spelled = None if batch.texts is None else (batch.texts[d], encoding.char_starts)
-        yield plan.model.log_ratios(ids, keys, scores, scored, times=times, spelled=spelled)
+            times = counted.times[firsts[d] : firsts[d] + len(prediction.ids)]
+        scores = batch.among_all(counted.scores[batch.inside(d)], np.float32(0))
+        yield prediction.log_ratios(matrix.keys, scores, times)
 
 
 def _gathered(labels: Int32s, posterior: Float32s | None, segmentations: Sequence[Segmentation]) -> Decoded:
@@ -142,7 +136,7 @@ def _scored(
     matrix: ScoreMatrix,
     batch: TokenBatch,
     counted: Counted,
-    log_ratios: Sequence[LogRatios] | None = None,
+    log_ratios: Sequence[Float32s] | None = None,
 ) -> Scored:
     """Return the input of a decoder for all texts of a batch, joined as in the batch."""
     family, values = matrix.keys.profile.family, counted.scores
@@ -152,7 +146,7 @@ def _scored(
         values = np.zeros_like(values)
         for d, ratios in enumerate(log_ratios):
             read = slice(None) if batch.read_indices is None else batch.read_indices
-            values[batch.inside(d)] = ratios.values[read]
+            values[batch.inside(d)] = ratios[read]
     return Scored(
         values,
         None if log_ratios is not None else family,
@@ -305,7 +299,8 @@ def name_pieces(
         if reader.by_candidates:  # the best two of each piece
             candidates = np.unique(np.append(np.argpartition(part, -2, axis=1)[:, -2:], 0))
         keys = reader.keys.subset(candidates)
-        readings, log_p = readings_of(batch, keys, counted, of_batch), key_log_p(reader, batch, of_batch)
+        readings = readings_of(batch, keys, counted, of_batch)
+        log_p = key_log_p(reader, batch, evidence_levels(batch, keys), of_batch)
         matrices.append(
             ScoreMatrix(reader, keys, readings, log_p, readings[0], candidates, hypotheses=of_batch)
         )

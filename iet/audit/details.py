@@ -112,7 +112,7 @@ def details_of(
     observed = transitions(turns, scores, **sizes)
     starts = [transition.start for transition in observed.observed]
     positions = alignment.place(np.array(starts, np.int64), end=0).tolist()
-    has_tokens, model = alignment.has_tokens, read.decoded.log_ratios
+    has_tokens, model = alignment.has_tokens, read.matrices[0].predictions
     decided = np.where(attributed, guesses, -1).astype(np.int32)
     has_posterior = has_tokens and posterior is not None
     return {

@@ -11,7 +11,6 @@ of a uniform q. If one token is certain, Z(a) = exp(κ·x(a)), and its score is 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import inspect
@@ -22,22 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from iet.audit.mixture import (
-    FITTED_TOKENS,
-    MAX_CONTEXT,
-    SPREADS,
-    TILE,
-    NgramCachePredictor,
-    choice_log_ratios,
-    gumbel_log_ratios,
-    mixture_weights,
-)
+from iet.audit.mixture import FITTED_TOKENS, MAX_CONTEXT, NgramCachePredictor, mixture_weights
 from iet.audit.models import open_model, torch_module
+from iet.audit.prediction import LikelyTokens, Prediction
 from iet.errors import InputError, ShapeError, check_number
 from iet.kernels import check_token_ids
 from iet.marks.keys import Keys, KeyTable
-from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
-from iet.native.texts import Texts
+from iet.native.arrays import Bools, Float64s, Int64s
 
 TEMPERATURES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.5, 2.0)
 """The temperatures among which the sampler's is fitted."""
@@ -50,24 +40,6 @@ MOST_PADDING = 1024
 
 DIGEST_BYTES = 1 << 30
 """Maximum size of the parameters that are hashed."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class LogRatios:
-    """The log-likelihood ratios of a text, and what was fitted.
-
-    Attributes:
-        values: float32 [T, K], log P(token | marked under the key) - log P(token | unmarked); 0 where not
-            scored.
-        temperature: of the model's distribution.
-        share: mean weight of the model in the mixture; the others are the text itself, and chance.
-        nats: mean surprise -log q(y) of the scored tokens.
-    """
-
-    values: Float32s
-    temperature: float
-    share: float
-    nats: float
 
 
 class LanguageModel:
@@ -114,7 +86,8 @@ class LanguageModel:
         TokenizerMismatch: `tokenizer`, or that of the path, cannot be read.
         BackendUnavailable: torch or transformers is missing.
 
-    Deterministic, as far as the model is. Memory: batch·window·V logits, and T·K float64.
+    Deterministic, as far as the model is. Memory: batch·window·V logits, and
+    T·top probabilities.
     """
 
     def __init__(
@@ -222,99 +195,64 @@ class LanguageModel:
             return False
         return bool(self._tokenizer.digest != keys.profile.tokenizer_digest)
 
-    def describe(self, ratios: LogRatios) -> dict[str, Any]:
+    def describe(self, prediction: Prediction) -> dict[str, Any]:
         """Return the report's entry about the model, in JSON types."""
         return {
             "name": self.name,
             "digest": self.digest,
-            "temperature": ratios.temperature,
+            "temperature": prediction.temperature,
             "temperature_fitted": self._temperature is None,
-            "share": ratios.share,
-            "nats": ratios.nats,
+            "share": prediction.share,
+            "nats": prediction.nats,
         }
 
-    def log_ratios(
+    def predict(
         self,
         token_ids: npt.ArrayLike,
         keys: Keys,
-        scores: npt.NDArray[Any],
         scored: Bools,
         *,
-        times: Int32s | None = None,
         spelled: tuple[str, Int64s] | None = None,
-    ) -> LogRatios:
-        """Return the log-likelihood ratio of every key at every token.
+    ) -> Prediction:
+        """Predict every token of a text; `Prediction.log_ratios` weighs scores by that.
 
         Args:
             token_ids: integer ids [T]; an id that the model does not know is shown to it as id 0.
-            keys: K keys of one profile.
-            scores: x [T, K] of the text under them.
-            scored: bool [T].
-            times: int32 [T], the counts in the seeds of `scores`; None: those in the text.
+            keys: of the profile; their secrets are not used.
+            scored: bool [T], the tokens to fit the mixture on.
             spelled: the text and the first character of each token [T]; a model with another tokenizer
                 needs them.
 
         Raises:
-            ShapeError: a shape does not fit, or the model's vocabulary is smaller than V.
+            ShapeError: `scored` has another shape, or the model's vocabulary is smaller than V.
             InputError: keys of another scheme, or the text is missing.
 
-        Cost: T·window/stride tokens of the model, T·V for the fit, T·K·(top + n + 4) for the ratios.
+        Cost: T·window/stride tokens of the model, and T·V for the fit. Memory: T·top·16 bytes.
         """
         self.check(keys)
-        assert isinstance(keys, KeyTable)
         ids = check_token_ids(token_ids)
-        if scores.shape != (len(ids), len(keys)):
-            raise ShapeError("scores", got=list(scores.shape), expected=[len(ids), len(keys)])
         if scored.shape != ids.shape:
             raise ShapeError("scored", got=list(scored.shape), expected=list(ids.shape))
-        scheme, family, vocab_size = keys.profile.scheme, keys.profile.family, keys.profile.vocab_size
-        chooses = family.chooses
-        kappa, at_chance = scheme.kappa, 1.0
-        choices = np.zeros((len(ids), len(keys), len(SPREADS)), np.float32) if chooses else None
-        tilts = np.ones((len(ids), len(keys))) if not chooses else np.empty(0)
+        n_gram, vocab_size, likely = keys.profile.scheme.n_gram, keys.profile.vocab_size, list[LikelyTokens]()
+        chances = np.full(len(ids), 1.0 / vocab_size)
         if self.aligns(keys):
             chances, temperature = self._aligned(ids, spelled)
-            choices = None
         else:
             predictions = self._predictions(ids, vocab_size)
             first = list(_take(predictions, FITTED_TOKENS))
             column = self._fit_temperature(first, vocab_size)
             temperature = self._temperatures[column]
-            if not chooses:
-                kappa /= temperature if scheme.placement == "raw" else 1.0
-                at_chance = float(np.exp(family.log_mgf(kappa)))
-            chances = np.full(len(ids), 1.0 / vocab_size)
             for prediction in itertools.chain(first, predictions):
                 here = slice(prediction.start, prediction.start + len(prediction.chosen))
                 chances[here] = np.exp(prediction.chosen / temperature - prediction.log_sums[:, column])
                 q = np.exp(prediction.logits / temperature - prediction.log_sums[:, column, None])
-                of_tokens = _Candidates(ids, here, prediction.tokens, q, keys, times)
-                if choices is None:
-                    tilts[here] = of_tokens.tilts(kappa, at_chance)
-                else:
-                    choices[here] = of_tokens.choices(scores[here], chances[here])
-        orders = range(scheme.n_gram - 1, min(scheme.n_gram - 1 + ORDERS, MAX_CONTEXT + 1))
-        predictors = [NgramCachePredictor.of(ids, context) for context in orders]
+                likely.append(LikelyTokens(here, prediction.tokens, q))
+        orders = range(n_gram - 1, min(n_gram - 1 + ORDERS, MAX_CONTEXT + 1))
+        predictors = tuple(NgramCachePredictor.of(ids, context) for context in orders)
         predicted = np.stack([chances, np.full(len(ids), 1.0 / vocab_size), *(p.hits for p in predictors)])
         weights = mixture_weights(predicted, np.sum([p.seen for p in predictors], axis=0), scored)
-        q = (weights * predicted).sum(axis=0)
-        if chooses:
-            values = gumbel_log_ratios(scores, q, scored, choices)
-        else:
-            tilts *= weights[0][:, None]
-            tilts += at_chance * weights[1][:, None]
-            factors = np.exp(kappa * scores.astype(np.float64))
-            for predictor, weight in zip(predictors, weights[2:], strict=True):
-                tilts += weight[:, None] * predictor.tilts(factors)
-            values = kappa * scores - np.log(tilts)
-        values[~scored] = 0.0
-        any_scored = scored.any()
-        return LogRatios(
-            values.astype(np.float32),
-            temperature,
-            float(weights[0][scored].mean()) if any_scored else 0.0,
-            float(-np.log(q[scored]).mean()) if any_scored else 0.0,
-        )
+        surprise = -np.log((weights * predicted).sum(axis=0))
+        return Prediction(ids, scored, temperature, chances, weights, predictors, surprise, tuple(likely))
 
     def _aligned(self, ids: Int64s, spelled: tuple[str, Int64s] | None) -> tuple[Float64s, float]:
         """Return the probability of each token [T] of another tokenizer, and the temperature."""
@@ -436,52 +374,3 @@ def _take(predictions: Iterator[_Predictions], tokens: int) -> Iterator[_Predict
             return
         tokens -= len(prediction.chosen)
         yield prediction
-
-
-class _Candidates(NamedTuple):
-    """The likeliest tokens at consecutive positions of a text."""
-
-    ids: Int64s  # [T], of the text
-    here: slice  # R positions
-    tokens: Int64s  # [R, top]
-    q: Float64s  # [R, top]
-    keys: KeyTable
-    times: Int32s | None  # [T], counts in seeds; None: those in the text
-
-    def tilts(self, kappa: float, at_chance: float) -> Float64s:
-        """Return Z(a) [R, K]: Σ q(v)·exp(κ·φ_a(v)) over the tokens, and `at_chance` for the rest of q."""
-        remainder = (1.0 - self.q.sum(axis=1)).clip(0.0)
-        tilts = np.ones((len(self.q), len(self.keys)))
-        for rows, phi in self.scores():
-            tilts[rows] = np.einsum("rv,rva->ra", self.q[rows], np.exp(np.float32(kappa) * phi))
-            tilts[rows] += at_chance * remainder[rows, None]
-        return tilts
-
-    def choices(self, scores: npt.NDArray[Any], chances: Float64s) -> Float32s:
-        """Return `choice_log_ratios` [R, K, 3] among the tokens, if one in ten were drawn at random."""
-        at_random = 0.1 / self.keys.profile.vocab_size
-        log_q, own_scores = np.log(0.9 * self.q + at_random), np.log(0.9 * chances + at_random)
-        log_q[self.tokens == self.ids[self.here, None]] = -np.inf
-        choices = np.zeros((*scores.shape, len(SPREADS)), np.float32)
-        for rows, of_tokens in self.scores():
-            choices[rows] = choice_log_ratios(log_q[rows], of_tokens, own_scores[rows], scores[rows])
-        return choices
-
-    def scores(self) -> Iterator[tuple[Int64s, npt.NDArray[Any]]]:
-        """Yield rows [r] and the scores [r, top, K] that the tokens would have in the text there."""
-        ids, keys, tokens, first_position = self.ids, self.keys, self.tokens, self.here.start
-        n = keys.profile.scheme.n_gram
-        times = keys.times_before(Texts.single(ids)) if self.times is None else self.times
-        step = max(1, TILE // (tokens.shape[1] * (n + 1) * len(keys)))
-        first = max(0, n - 1 - first_position)  # earlier ones have no context
-        for low in range(first, len(tokens), step):
-            rows = np.arange(low, min(low + step, len(tokens)))
-            # Score them as one text: context, token, and -1, so that no other position is scored.
-            pairs = np.full((len(rows), tokens.shape[1], n + 1), -1)
-            pairs[..., : n - 1] = ids[first_position + rows[:, None] + np.arange(1 - n, 0)][:, None]
-            pairs[..., n - 1] = tokens[rows]
-            counts = None
-            if times is not None:
-                counts = np.broadcast_to(times[first_position + rows, None, None], pairs.shape).ravel()
-            texts = Texts.single(pairs.ravel())
-            yield rows, keys.scores(texts, 0, counts).reshape(*pairs.shape, -1)[..., n - 1, :]

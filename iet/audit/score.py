@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -12,11 +12,15 @@ from iet.audit.counting import LEAD, Counted, Counts, Hypothesis
 from iet.audit.encode import TokenBatch
 from iet.audit.evidence import activity_log_p, decoy_log_p
 from iet.audit.plan import Plan, ProfileReader
+from iet.audit.prediction import Prediction
 from iet.decoding import log_activity
-from iet.decoding.activity import evidence_blocks_of
-from iet.decoding.candidates import sum_activity
+from iet.decoding.activity import LEVELS, WeightedBlocks, evidence_blocks_of
+from iet.decoding.candidates import sum_activity, weighted_activity
 from iet.marks.keys import Keys
-from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
+from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s, UInt8s
+
+PER_NAT = 0.8
+"""How fast the weight of a token as evidence rises with its surprise."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,6 +35,7 @@ class ScoreMatrix:
         start: what is decoded first: of each text the likeliest of the `readings`.
         chosen: int64 [K], indices of `keys` among the reader's; None: all of them.
         counts, hypotheses: of repeated contexts, if seeds hold counts.
+        predictions: of each text, by the language model; None: there is no model.
     """
 
     reader: ProfileReader
@@ -41,6 +46,7 @@ class ScoreMatrix:
     chosen: Int64s | None = None
     counts: Counts | None = None
     hypotheses: tuple[Hypothesis, ...] = ()
+    predictions: tuple[Prediction, ...] | None = None
 
     @property
     def scores(self) -> Float32s:
@@ -58,44 +64,85 @@ def score(plan: Plan, reader: ProfileReader, batch: TokenBatch) -> ScoreMatrix:
     keys, chosen = reader.keys, None
     counts = Counts.of(batch, keys)
     hypotheses = () if counts is None else counts.hypotheses()
+    predictions = None if plan.model is None else tuple(_predict(plan, batch, keys))
+    levels = evidence_levels(batch, keys, predictions)
     if reader.by_candidates:
-        activities = [activity_of(batch, keys, h)[None] for h in (None, *hypotheses)]
+        activities = [activity_of(batch, keys, levels, h)[None] for h in (None, *hypotheses)]
         chosen = _candidates(plan, batch, keys, np.max(activities, axis=0)[0])
         keys = keys.subset(chosen)
         readings = readings_of(batch, keys, counts, hypotheses)
     else:
         readings = readings_of(batch, keys, counts, hypotheses)
-        activities = [_activity(batch, keys, reading) for reading in readings]
+        activities = [_activity(batch, keys, levels, reading) for reading in readings]
     return ScoreMatrix(
         reader,
         keys,
         readings,
-        key_log_p(reader, batch, hypotheses, activities),
+        key_log_p(reader, batch, levels, hypotheses, activities),
         _likeliest(batch, readings, activities, hypotheses),
         chosen,
         counts,
         hypotheses,
+        predictions,
     )
+
+
+def _predict(plan: Plan, batch: TokenBatch, keys: Keys) -> Iterator[Prediction]:
+    """Yield what the language model predicts of each text."""
+    assert plan.model is not None
+    for d, encoding in enumerate(batch.encodings):
+        # The model reads the whole text: parts that are left out are context.
+        scored = batch.among_all(batch.scored[batch.inside(d)], False)
+        spelled = None if batch.texts is None else (batch.texts[d], encoding.char_starts)
+        yield plan.model.predict(encoding.token_ids, keys, scored, spelled=spelled)
+
+
+def evidence_levels(
+    batch: TokenBatch, keys: Keys, predictions: Sequence[Prediction] | None = None
+) -> UInt8s | None:
+    """Return the weight of each token [N] as evidence, in sixteenths; None: all weigh the same.
+
+    c = `novelty_weights`, or with the surprise -log q under a language model √novelty·(1 - q^0.8). A family
+    that adds a bounded κ gains nothing from weights. They depend on the texts alone, so p-values stay exact.
+    """
+    if not keys.profile.family.chooses:
+        return None
+    weights = batch.novelty
+    if predictions is not None:
+        weights = np.sqrt(weights)
+        for d, prediction in enumerate(predictions):
+            surprise = prediction.surprise
+            if batch.read_indices is not None:
+                surprise = surprise[batch.read_indices]
+            weights[batch.inside(d)] *= -np.expm1(-PER_NAT * surprise)
+    return np.rint(LEVELS * weights).astype(np.uint8)
 
 
 def key_log_p(
     reader: ProfileReader,
     batch: TokenBatch,
+    levels: UInt8s | None,
     hypotheses: Sequence[Hypothesis],
     activities: Sequence[Float64s] | None = None,
 ) -> Float64s:
     """Return the log p-value of each key by itself [D, all keys]: the lowest, times the number of hypotheses.
 
-    `activities`: log Λ [D, all keys] with counts in the whole text, then under each hypothesis.
+    Args:
+        levels: weights as `evidence_levels` returns them.
+        activities: log Λ [D, all keys] with counts in the whole text, then under each hypothesis.
     """
     keys, family, lowest, number = reader.keys, reader.keys.profile.family, None, np.ones(len(batch.ends))
     for i, hypothesis in enumerate((None, *hypotheses)):
-        activity = activity_of(batch, keys, hypothesis)[None] if activities is None else activities[i]
+        activity = activity_of(batch, keys, levels, hypothesis)[None] if activities is None else activities[i]
         if reader.decoys is not None:
-            log_p = decoy_log_p(activity[0], activity_of(batch, reader.decoys, hypothesis))[None]
+            decoys = activity_of(batch, reader.decoys, levels, hypothesis)
+            log_p = decoy_log_p(activity[0], decoys)[None]
         else:
-            repeated = batch.repeated if hypothesis is None else hypothesis.repeated
-            log_p = activity_log_p(activity, batch.count(batch.scored & ~repeated), family)
+            evidence = _evidence(batch, hypothesis)
+            blocks = _blocks(batch, evidence, levels)
+            log_p = activity_log_p(
+                activity, batch.count(evidence) if blocks is None else blocks.number, family
+            )
         if hypothesis is not None:
             log_p = np.where(hypothesis.applies[:, None], log_p, 0.0)
             number += hypothesis.applies
@@ -116,9 +163,24 @@ def readings_of(
     return (in_text, *others)
 
 
-def _activity(batch: TokenBatch, keys: Keys, counted: Counted) -> Float64s:
+def _evidence(batch: TokenBatch, counted: Counted | Hypothesis | None) -> Bools:
+    """Return the tokens [N] whose scores are evidence; None: with counts in the whole texts."""
+    return batch.scored & ~(batch.repeated if counted is None else counted.repeated)
+
+
+def _blocks(batch: TokenBatch, evidence: Bools, levels: UInt8s | None) -> WeightedBlocks | None:
+    """Return the blocks of `evidence`; None: it has no weights."""
+    if levels is None:
+        return None
+    return WeightedBlocks.of(np.where(evidence, levels, np.uint8(0)), batch.starts, batch.ends)
+
+
+def _activity(batch: TokenBatch, keys: Keys, levels: UInt8s | None, counted: Counted) -> Float64s:
     """Return log Λ [D, K]."""
-    evidence = batch.scored & ~counted.repeated
+    evidence = _evidence(batch, counted)
+    blocks = _blocks(batch, evidence, levels)
+    if blocks is not None:
+        return blocks.log_activity(blocks.sums(counted.scores), keys.profile.family)
     sums, counts, edges = evidence_blocks_of(counted.scores, evidence, batch.starts, batch.ends)
     return log_activity(sums, counts, keys.profile.family, edges)
 
@@ -164,12 +226,16 @@ def _candidates(plan: Plan, batch: TokenBatch, keys: Keys, activity: Float64s) -
     )
 
 
-def activity_of(batch: TokenBatch, keys: Keys, hypothesis: Hypothesis | None = None) -> Float64s:
+def activity_of(
+    batch: TokenBatch, keys: Keys, levels: UInt8s | None, hypothesis: Hypothesis | None = None
+) -> Float64s:
     """Return log Λ of every key in a single text, without token-by-token scores."""
-    times = None if hypothesis is None else hypothesis.times
-    repeated = batch.repeated if hypothesis is None else hypothesis.repeated
-    sums = functools.partial(_sums, batch, keys, times=times)
-    return sum_activity(sums, len(keys), keys.profile.family, batch.scored, repeated)
+    evidence = _evidence(batch, hypothesis)
+    sums = functools.partial(_sums, batch, keys, times=None if hypothesis is None else hypothesis.times)
+    blocks = _blocks(batch, evidence, levels)
+    if blocks is not None:
+        return weighted_activity(sums, len(keys), keys.profile.family, blocks, len(evidence))
+    return sum_activity(sums, len(keys), keys.profile.family, evidence, np.zeros_like(evidence))
 
 
 def _sums(

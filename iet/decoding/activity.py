@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from iet.errors import ShapeError
 from iet.marks.families import Family
-from iet.native.arrays import Bools, Float32s, Float64s, Int64s
+from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s, UInt8s
 from iet.native.load import loops
 
 BLOCK = 16
@@ -18,6 +19,9 @@ BLOCK = 16
 
 MEAN_SEGMENT = 200.0
 """Expected number of counted tokens of a segment under the key."""
+
+LEVELS = 16
+"""Number of weights that a token can have as evidence: 1/16, 2/16, ..., 1."""
 
 ENTRY_RATES = (1 / 25, 1 / 400, 1 / 6400)
 """Probabilities of entering a segment at a block outside of one."""
@@ -121,3 +125,68 @@ def block_counts(totals: Int64s) -> tuple[Float64s, Int64s]:
     last = totals % BLOCK
     counts[edges[1:][last > 0] - 1] = last[last > 0]
     return counts, edges
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WeightedBlocks:
+    """Tokens of D texts with weights as evidence, in blocks of about the same Σ c².
+
+    For families with exponential scores. Predictable tokens say less, so their scores have a weight c < 1. A
+    weighted sum of a block is replaced by the sum of `BLOCK` unweighted scores that is as improbable
+    (`unweighted_sums`), which keeps the null law of `log_activity`: that of `BLOCK` tokens a block.
+
+    Attributes:
+        tokens: int64 [M], the tokens with a weight.
+        levels: uint8 [M], their weights in sixteenths.
+        firsts: int64 [B], the first token of each block, an index into `tokens`.
+        edges: int64 [D + 1], the first block of each text.
+    """
+
+    tokens: Int64s
+    levels: UInt8s
+    firsts: Int64s
+    edges: Int64s
+
+    @classmethod
+    def of(cls, levels: UInt8s, starts: Int64s, ends: Int64s) -> WeightedBlocks:
+        """Form about a block for `BLOCK` tokens; `levels` [N] are 0 for tokens that are no evidence."""
+        tokens = np.flatnonzero(levels)
+        bounds = np.searchsorted(tokens, np.append(starts, ends[-1:]))
+        counts = np.diff(bounds)
+        text_of = np.repeat(np.arange(len(counts)), counts)
+        squares = levels[tokens].astype(np.int64) ** 2
+        before = np.append(0, np.cumsum(squares))
+        lows, totals = before[bounds[:-1]], np.diff(before[bounds])
+        blocks = np.maximum(1, np.rint(counts / BLOCK).astype(np.int64))
+        places = (before[:-1] - lows[text_of]) * blocks[text_of] // np.maximum(1, totals[text_of])
+        begins = np.append(True, (np.diff(places) != 0) | (np.diff(text_of) != 0))[: len(tokens)]
+        firsts = np.flatnonzero(begins)
+        return cls(tokens, levels[tokens], firsts, np.searchsorted(firsts, bounds))
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    @property
+    def counts(self) -> Int32s:
+        """int32 [B, 16]: the tokens of each weight in each block."""
+        places = np.repeat(np.arange(len(self)), np.diff(np.append(self.firsts, len(self.tokens))))
+        cells = places * LEVELS + self.levels - 1
+        return np.bincount(cells, minlength=len(self) * LEVELS).reshape(-1, LEVELS).astype(np.int32)
+
+    def sums(self, scores: npt.NDArray[Any]) -> Float64s:
+        """Return Σ c·x [B, K] over each block, of the scores [N, K] of all tokens."""
+        if not len(self):
+            return np.zeros((0, scores.shape[1]))
+        weighted = scores[self.tokens] * (self.levels / np.float32(LEVELS)).astype(np.float32)[:, None]
+        return np.asarray(np.add.reduceat(weighted, self.firsts, axis=0, dtype=np.float64))
+
+    def log_activity(self, sums: Float64s, family: Family) -> Float64s:
+        """Return `log_activity` [D, K] of weighted sums [B, K]; its null law is that of `number` tokens."""
+        unweighted = np.ascontiguousarray(sums, np.float64)
+        loops.unweighted_sums(self.counts, unweighted)
+        return log_activity(unweighted, np.full(len(self), float(BLOCK)), family, self.edges)
+
+    @property
+    def number(self) -> Int64s:
+        """int64 [D]: tokens of weight 1 with the same null law."""
+        return BLOCK * np.diff(self.edges)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from iet.decoding.activity import block_counts, block_starts, log_activity
+from iet.decoding.activity import LEVELS, WeightedBlocks, block_counts, block_starts, log_activity
 from iet.decoding.posterior import at_most, likely_agents
 from iet.marks.families import Family
 from iet.native.arrays import Bools, Float64s, Int64s
@@ -42,6 +42,22 @@ def sum_activity(sums_of: SpanSums, agents: int, family: Family, scored: Bools, 
     for low in range(0, agents if len(counts) else 0, _CHUNK):
         high = min(low + _CHUNK, agents)
         activity[low:high] = log_activity(sums_of(edges, counted, low, high), counts, family)
+    return activity
+
+
+def weighted_activity(
+    sums_of: SpanSums, agents: int, family: Family, blocks: WeightedBlocks, tokens: int
+) -> Float64s:
+    """Return `WeightedBlocks.log_activity` of every agent of one text from sums over spans."""
+    edges, activity = np.append(blocks.tokens[blocks.firsts], tokens), np.zeros(agents)
+    of_levels = dict[int, Bools]()
+    for level in np.unique(blocks.levels).tolist():
+        of_levels[level] = np.zeros(tokens, np.bool_)
+        of_levels[level][blocks.tokens[blocks.levels == level]] = True
+    for low in range(0, agents if len(blocks) else 0, _CHUNK):
+        high = min(low + _CHUNK, agents)
+        sums = sum(level / LEVELS * sums_of(edges, mask, low, high) for level, mask in of_levels.items())
+        activity[low:high] = blocks.log_activity(np.asarray(sums), family)[0]
     return activity
 
 

@@ -10,6 +10,7 @@ import pickle
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,11 @@ def read(ids: Any, registry: Registry | None = None, model: Any = None, **option
     registry = team() if registry is None else registry
     reader = LanguageModel(small_model() if model is None else model, **options)
     scored, _ = iet.positions(ids, registry)
-    return reader.log_ratios(ids, registry.scoring_keys(), iet.score_tokens(ids, registry), scored)
+    keys = registry.scoring_keys()
+    prediction = reader.predict(ids, keys, scored)
+    values = prediction.log_ratios(keys, iet.score_tokens(ids, registry))
+    summary = {name: getattr(prediction, name) for name in ("temperature", "share", "nats")}
+    return SimpleNamespace(values=values, **summary)
 
 
 # The ratios
@@ -367,7 +372,8 @@ def test_a_model_with_another_tokenizer_adds_evidence() -> None:
     ids, truth, keys = encoding.token_ids, true_labels(talk, registry), registry.scoring_keys()
     scores, (scored, _) = iet.score_tokens(ids, keys), iet.positions(ids, keys)
     reader = LanguageModel(str(SECOND))
-    ratios = reader.log_ratios(ids, keys, scores, scored, spelled=(talk.text, encoding.char_starts)).values
+    prediction = reader.predict(ids, keys, scored, spelled=(talk.text, encoding.char_starts))
+    ratios = prediction.log_ratios(keys, scores)
     written = np.flatnonzero((truth >= 0) & scored)
     own = scores[written, truth[written]].astype(np.float64)
     strengths = np.linspace(0.01, 0.9, 90)
@@ -391,8 +397,8 @@ def test_a_known_context_makes_its_continuation_less_surprising() -> None:
     without = LanguageModel("iet:demo", temperature=1.0)
     with_context = LanguageModel("iet:demo", temperature=1.0, context=text)
     keys = demo_registry(NAMES, 3).scoring_keys()
-    scores, (scored, _) = iet.score_tokens(ids.token_ids, keys), iet.positions(ids.token_ids, keys)
-    nats = [m.log_ratios(ids.token_ids, keys, scores, scored).nats for m in (without, with_context)]
+    scored, _ = iet.positions(ids.token_ids, keys)
+    nats = [model.predict(ids.token_ids, keys, scored).nats for model in (without, with_context)]
     assert nats[1] < nats[0]
 
 
@@ -449,9 +455,9 @@ def test_rejects_mismatched_shapes() -> None:
     reader, keys = LanguageModel(small_model()), team().scoring_keys()
     ids, scores, scored = np.arange(9), np.zeros((9, 3), np.float32), np.ones(9, np.bool_)
     with pytest.raises(ShapeError, match="scores: got"):
-        reader.log_ratios(ids, keys, scores[:, :2], scored)
+        reader.predict(ids, keys, scored).log_ratios(keys, scores[:, :2])
     with pytest.raises(ShapeError, match="scored: got"):
-        reader.log_ratios(ids, keys, scores, scored[1:])
+        reader.predict(ids, keys, scored[1:])
     with pytest.raises(ShapeError, match="log_ratios: got"):
         decode(scores, log_ratios=scores[1:])
 

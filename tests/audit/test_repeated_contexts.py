@@ -9,7 +9,7 @@ import pytest
 
 import iet
 from iet import kernels
-from iet.audit.language_model import _Candidates
+from iet.audit.prediction import likely_scores
 from iet.audit.records import audit_columns
 from iet.marks.registry import Registry
 from iet.native import reference
@@ -123,5 +123,5 @@ def test_candidate_tokens_score_as_in_the_text() -> None:
         text[-1] = alternative
         expected[row, 1] = keys.scores(Texts.single(text), 1)[-1]
     tokens = np.column_stack([ids[here], alternatives])
-    for rows, scores in _Candidates(ids, here, tokens, np.empty(0), keys, None).scores():
+    for rows, scores in likely_scores(ids, keys, None, here, tokens):
         assert np.array_equal(scores, expected[rows])
