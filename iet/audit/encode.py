@@ -16,7 +16,7 @@ from iet.kernels import pair_numbers, score_spans, score_tokens
 from iet.marks.keys import Keys, KeyTable
 from iet.marks.tokenizer import Encoding
 from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
-from iet.native.pairs import novelty_weights, repeats
+from iet.native.pairs import novelty_weights, number_pairs, repeats
 from iet.native.texts import Texts
 
 
@@ -93,6 +93,14 @@ class TokenBatch:
         return cls(
             tuple(encodings), joined.ids, None, *bounds, pairs, repeated, of_texts, published=published
         )
+
+    def without_evidence_in(self, ids: Int64s, n_gram: int) -> TokenBatch:
+        """Return the batch with those tokens as `repeated` that end n ids which are also in other `ids`."""
+        scored = np.append(np.arange(len(ids)) >= n_gram - 1, self.among_all(self.scored, False))
+        numbers = number_pairs(np.append(ids, self.ids), scored, n_gram)
+        known = np.isin(numbers[len(ids) :], numbers[: len(ids)]) & scored[len(ids) :]
+        known = known if self.read_indices is None else known[self.read_indices]
+        return dataclasses.replace(self, repeated=self.repeated | known)
 
     def __len__(self) -> int:
         return len(self.pairs)

@@ -66,8 +66,8 @@ class LanguageModel:
         tokenizer: that of the model, as `iet.marks.tokenizer.Tokenizer` takes it. None: the one in its
             folder; for a model that is given as an object, the profile's. A model with another tokenizer
             than the profile's reads the characters of the text (see below).
-        context: what the text continues as far as it is known, such as the task; at most a quarter of the
-            window of it is used. Needs a tokenizer.
+        context: what the text continues as far as it is known, such as the task. The model sees its last
+            quarter of a window; words that it holds with the same context are no evidence. Needs a tokenizer.
         temperature: of the sampler if it is known; None fits it. Always 1 for logits that are final.
         window: tokens of one pass, at least 16; the model's own limit, if lower.
         stride: new tokens of one pass, 1 to window; each of them sees at least window - stride before it.
@@ -118,7 +118,7 @@ class LanguageModel:
         self._window = min(window, most - 1)  # one for the token that begins a text
         self._stride = max(1, self._window * 3 // 4) if stride is None else stride
         check_number("stride", self._stride, 1, self._window)  # the model's limit may be lower
-        self._context, self._prefix = context, np.zeros(0, np.int64)
+        self.context, self._prefix = context, np.zeros(0, np.int64)
         if self._tokenizer is not None and context:
             self._prefix = self._tokenizer.encode(context).token_ids[-(self._window // 4) :]
         self._temperature, self._batch, self._top = temperature, batch, top
@@ -131,7 +131,7 @@ class LanguageModel:
         sizes = {"window": self._window, "stride": self._stride, "batch": self._batch, "top": self._top}
         known: dict[str, Any] = {
             "tokenizer": tokenizer,
-            "context": self._context,
+            "context": self.context,
             "temperature": self._temperature,
         }
         return functools.partial(type(self), **{**known, **sizes}), (model,)
