@@ -258,8 +258,9 @@ class Auditor:
         wrote in it; if refuted, the verdict is "contradicted", or "named" if no agent was claimed. So the
         probability of a false confirmation among all pieces is at most `level`, and so is that of a false
         contradiction, for any number of pieces. Other pieces are "open". A piece's p-value is the tail of
-        the null law at the sum of its scores, without a search for boundaries. If seeds hold counts of
-        contexts, it is twice the lower of two: with counts in the piece, and in all pieces up to there.
+        the null law at the sum of its scores, without a search for boundaries; scores of "gumbel" are
+        weighted by how predictable the token is (`novelty_weights`). If seeds hold counts of contexts, it is
+        twice the lower of two: with counts in the piece, and in all pieces up to there.
 
         Args:
             pieces: D texts in the order of writing. Words that occurred in an earlier piece with the same

@@ -14,14 +14,16 @@ from iet.audit.counting import counts_in_all
 from iet.audit.encode import TokenBatch
 from iet.audit.evidence import holm, session_log_p, sidak_min_p
 from iet.audit.plan import Plan
+from iet.audit.score import evidence_levels
 from iet.audit.tails import log_tails
 from iet.audit.traces import Trace
+from iet.decoding.activity import BLOCK, LEVELS, unweighted_sums
 from iet.errors import InputError
 from iet.kernels import score_spans
 from iet.marks.keys import KeyTable
 from iet.marks.sessions import OWN
 from iet.marks.tokenizer import Encoding
-from iet.native.arrays import Bools, Float64s, Int32s, Int64s
+from iet.native.arrays import Bools, Float64s, Int32s, Int64s, UInt8s
 from iet.report.claims import EXCLUDED, CheckedPiece, ClaimReport
 
 MAX_SUMS = 1 << 18
@@ -192,7 +194,7 @@ class _Evidence:
 
     Attributes:
         ids: the token ids of each piece.
-        fresh: bool [T] for each piece, the tokens that count.
+        levels: uint8 [T] for each piece, the weights of its tokens in sixteenths; 0: they do not count.
         counts: int64 [D], number of tokens that count.
         repeated: int64 [D], number of tokens that occurred in an earlier piece.
         published: int64 [D], number of tokens that were published before.
@@ -201,7 +203,7 @@ class _Evidence:
     """
 
     ids: tuple[Int64s, ...]
-    fresh: tuple[Bools, ...]
+    levels: tuple[UInt8s, ...]
     counts: Int64s
     repeated: Int64s
     published: Int64s
@@ -215,41 +217,52 @@ class _Evidence:
         reading = TokenBatch.of_many(encodings, keys, None)
         repeated = _known(reading, keys.profile.scheme.evidence_ids)
         fresh = reading.scored & ~reading.repeated & ~repeated
+        weights = evidence_levels(reading, keys)
+        levels = np.where(fresh, LEVELS if weights is None else weights, 0).astype(np.uint8)
         return cls(
             tuple(encoding.token_ids for encoding in encodings),
-            tuple(fresh[reading.inside(d)] for d in range(len(encodings))),
+            tuple(levels[reading.inside(d)] for d in range(len(encodings))),
             reading.count(fresh),
             reading.count(repeated & reading.scored),
             reading.published_counts,
             counts_in_all(reading, keys, fresh),
         )
 
-    def log_tails(self, sums: Float64s, first: int, keys: Any) -> Float64s:
-        """Return the log p-value of each key in each piece [last - first, K], from the `sums` of these.
+    def read(self, first: int, last: int, keys: Any) -> tuple[Float64s, Float64s]:
+        """Return sums of scores in some pieces [last - first, K], and the log p-value of each key there.
 
         A writer may have had the earlier pieces as its prompt. So the lower p-value of both counts is taken,
         times two.
         """
-        family, last = keys.profile.family, first + len(sums)
-        of_pieces = np.repeat(self.counts[first:last], sums.shape[1])
-        tails = log_tails(sums.ravel(), of_pieces, family).reshape(sums.shape)
+        shape = last - first, len(keys)
+        sums, other_sums, weighted, other_weighted = (np.zeros(shape) for _ in range(4))
+        several = np.array([self.times[d] is not None for d in range(first, last)], np.bool_)
         for d in range(first, last):
-            times = self.times[d]
-            if times is not None:
-                ends, fresh = np.array([0, len(self.ids[d])]), self.fresh[d]
-                in_all = keys.sums(self.ids[d], ends, fresh, 0, times)[0]
-                other_tails = log_tails(in_all, np.full(len(in_all), self.counts[d]), family)
-                tails[d - first] = np.minimum(0.0, np.minimum(tails[d - first], other_tails) + math.log(2))
-        return np.asarray(tails)
+            ids, levels, times, row = self.ids[d], self.levels[d], self.times[d], d - first
+            ends = np.array([0, len(ids)])
+            for level in np.unique(levels[levels > 0]).tolist():
+                of_level = score_spans(ids, ends, keys, counted=levels == level)[0]
+                sums[row] += of_level
+                weighted[row] += level / LEVELS * of_level
+                if times is not None:
+                    of_level = keys.sums(ids, ends, levels == level, 0, times)[0]
+                    other_sums[row] += of_level
+                    other_weighted[row] += level / LEVELS * of_level
+        tails = self._log_tails(first, sums, weighted, keys)
+        if several.any():
+            others = self._log_tails(first, other_sums, other_weighted, keys)
+            lower = np.minimum(0.0, np.minimum(tails, others) + math.log(2))
+            tails = np.where(several[:, None], lower, tails)
+        return sums, tails
 
-    def sums(self, first: int, last: int, keys: Any) -> Float64s:
-        """Return the sums of scores [last - first, K] over the tokens that count in each piece."""
-        totals = np.zeros((last - first, len(keys)))
-        for d in range(first, last):
-            if len(self.ids[d]):
-                ends = [0, len(self.ids[d])]
-                totals[d - first] = score_spans(self.ids[d], ends, keys, counted=self.fresh[d])[0]
-        return totals
+    def _log_tails(self, first: int, sums: Float64s, weighted: Float64s, keys: Any) -> Float64s:
+        """Return the log p-value of each key in each piece by itself, [last - first, K]."""
+        family, counts = keys.profile.family, self.counts[first : first + len(sums)]
+        if family.chooses:
+            levels = [np.bincount(of, minlength=LEVELS + 1)[1:] for of in self.levels[first:][: len(sums)]]
+            sums, counts = unweighted_sums(weighted, np.array(levels)), np.full(len(sums), BLOCK)
+        of_pieces = np.repeat(counts, sums.shape[1])
+        return log_tails(sums.ravel(), of_pieces, family).reshape(sums.shape)
 
 
 def _known(reading: TokenBatch, n_gram: int) -> Bools:
@@ -287,8 +300,8 @@ def _tested(
         log_p, of_keys = np.zeros((last - first, len(plan.names))), list[Float64s]()
         for part, reader in zip(evidence, plan.readers, strict=True):
             family, owners = reader.keys.profile.family, reader.owners
-            sums, counts = part.sums(first, last, reader.keys), part.counts[first:last]
-            of_keys.append(part.log_tails(sums, first, reader.keys))
+            (sums, tails), counts = part.read(first, last, reader.keys), part.counts[first:last]
+            of_keys.append(tails)
             log_p[:, np.unique(owners)] = sidak_min_p(of_keys[-1], owners)
             for row in np.flatnonzero(np.isin(claimed[first:last], owners)).tolist():
                 inside = owners == claimed[first + row]

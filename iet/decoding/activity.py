@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from iet.errors import ShapeError
 from iet.marks.families import Family
-from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s, UInt8s
+from iet.native.arrays import Bools, Float32s, Float64s, Int64s, UInt8s
 from iet.native.load import loops
 
 BLOCK = 16
@@ -167,11 +167,11 @@ class WeightedBlocks:
         return len(self.firsts)
 
     @property
-    def counts(self) -> Int32s:
-        """int32 [B, 16]: the tokens of each weight in each block."""
+    def counts(self) -> Int64s:
+        """int64 [B, 16]: the tokens of each weight in each block."""
         places = np.repeat(np.arange(len(self)), np.diff(np.append(self.firsts, len(self.tokens))))
         cells = places * LEVELS + self.levels - 1
-        return np.bincount(cells, minlength=len(self) * LEVELS).reshape(-1, LEVELS).astype(np.int32)
+        return np.bincount(cells, minlength=len(self) * LEVELS).reshape(-1, LEVELS)
 
     def sums(self, scores: npt.NDArray[Any]) -> Float64s:
         """Return Σ c·x [B, K] over each block, of the scores [N, K] of all tokens."""
@@ -182,11 +182,30 @@ class WeightedBlocks:
 
     def log_activity(self, sums: Float64s, family: Family) -> Float64s:
         """Return `log_activity` [D, K] of weighted sums [B, K]; its null law is that of `number` tokens."""
-        unweighted = np.ascontiguousarray(sums, np.float64)
-        loops.unweighted_sums(self.counts, unweighted)
+        unweighted = unweighted_sums(sums, self.counts)
         return log_activity(unweighted, np.full(len(self), float(BLOCK)), family, self.edges)
 
     @property
     def number(self) -> Int64s:
         """int64 [D]: tokens of weight 1 with the same null law."""
         return BLOCK * np.diff(self.edges)
+
+
+def unweighted_sums(sums: Float64s, counts: Int64s) -> Float64s:
+    """Return for weighted sums of exponential scores the sums of `BLOCK` unweighted scores of equal tails.
+
+    Robinson's and Barndorff-Nielsen's saddlepoint root on both sides: with K(λ) = -Σ log(1 - λ·c), K'(λ) = s,
+
+        r = sign(λ)·√(2·(λ·s - K(λ))),    r* = r + log(λ·√K''(λ) / r) / r,    P(Σ c·x >= s) ≈ Φ(-r*)
+
+    Args:
+        sums: Σ c·x [B, K].
+        counts: number of tokens of each weight [B, 16], as in `WeightedBlocks`.
+
+    Returns:
+        float64 [B, K]; 0 without tokens. The tail is off by at most 5 % down to 1e-8, where a single token
+        dominates, and by less than 1 % elsewhere. r* is 40 at the most. Deterministic.
+    """
+    unweighted = np.array(sums, np.float64, order="C")
+    loops.unweighted_sums(counts.astype(np.int32), unweighted)
+    return unweighted

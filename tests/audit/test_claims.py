@@ -14,7 +14,9 @@ import pytest
 import iet
 from iet import kernels
 from iet.audit.evidence import holm, log_tail
+from iet.decoding.activity import BLOCK, LEVELS, unweighted_sums
 from iet.errors import InputError
+from iet.native.pairs import novelty_weights
 from iet.report import telemetry
 from iet.report.claims import MEANINGS, ClaimReport
 from tests.support.teams import NAMES, WORD_TOKENIZER, WORDS, secret, team
@@ -74,7 +76,13 @@ def test_p_values_are_null_tails_over_counted_tokens(family: str) -> None:
             seen.add(numbers[t])
             counted.append(t)
         counted_pairs |= {tuple(ids[t - n + 1 : t + 1]) for t in range(n - 1, len(ids))}
-        critic_text.append(log_tail(float(scores[counted, d].sum()), len(counted), law))
+        total, number = float(scores[counted, d].sum()), len(counted)
+        if family == "gumbel":
+            weights = np.rint(LEVELS * novelty_weights(np.array(ids))[counted]).astype(int)
+            sums = np.array([[scores[counted, d] @ weights / LEVELS]])
+            number = BLOCK
+            total = unweighted_sums(sums, np.bincount(weights - 1, minlength=LEVELS)[None])[0, 0]
+        critic_text.append(log_tail(total, number, law))
         assert report.pieces[d].counted == len(counted)
     assert [piece.log_p for piece in report.pieces] == pytest.approx(holm(np.array(critic_text)), rel=1e-5)
     assert report.pieces[2].repeated >= 25 - n
