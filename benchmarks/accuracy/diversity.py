@@ -35,8 +35,7 @@ from benchmarks.writing.continuations import sample
 from iet.audit.auditor import Auditor
 from iet.audit.evidence import activity_log_p, holm
 from iet.cli.demo import compare
-from iet.decoding import log_activity
-from iet.decoding.activity import evidence_blocks_of
+from iet.decoding.activity import LEVELS, WeightedBlocks
 from iet.demo.conversation import load_model
 from iet.errors import InputError
 from iet.generation.free import FreeTokens
@@ -45,6 +44,7 @@ from iet.marks.files import write_file
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.marks.tokenizer import Tokenizer
+from iet.native.pairs import novelty_weights
 
 TEMPERATURES = {"shipped": (1.0, 0.7, 0.4), "smollm2": (1.0, 0.7)}
 FIRST, RATES = (0, 4, 8, 16), (0.0, 0.05, 0.1, 0.2)
@@ -158,11 +158,13 @@ def log_p_by_length(ids: Ids, registry: Registry, slot: int) -> NDArray[np.float
     scores = score_tokens(ids, registry)
     scored, repeated = positions(ids, registry)
     counted = scored & ~repeated
-    ends = np.arange(1, len(ids) + 1)
     # Every beginning of the text is a text of its own.
-    sums, counts, edges = evidence_blocks_of(scores, counted, np.zeros(len(ids), np.int64), ends)
-    family = registry.profile.family
-    log_p = activity_log_p(log_activity(sums, counts, family, edges), np.cumsum(counted), family)
+    ends = np.cumsum(np.arange(1, len(ids) + 1))
+    starts = np.append(0, ends[:-1])
+    tokens = np.arange(ends[-1]) - np.repeat(starts, ends - starts)
+    levels = np.where(counted, np.rint(LEVELS * novelty_weights(ids)), 0).astype(np.uint8)
+    blocks, family = WeightedBlocks.of(levels[tokens], starts, ends), registry.profile.family
+    log_p = activity_log_p(blocks.log_activity(blocks.sums(scores[tokens]), family), blocks.number, family)
     return np.asarray(holm(log_p)[:, slot])
 
 

@@ -10,6 +10,7 @@ namespace py = pybind11;
 namespace iet {
 
 void bind_foreign(py::module_& m);  // csrc/foreign/bindings.cpp
+void bind_evidence_loops(py::module_& loops);
 void bind_text_loops(py::module_& loops);
 void bind_chain_loops(py::module_& loops);
 void bind_span_loops(py::module_& loops);
@@ -124,6 +125,7 @@ PYBIND11_MODULE(_cpu, m) {
   m.def("loop_addresses", &loop_addresses);
   bind_foreign(m);
   py::module_ loops = m.def_submodule("loops");
+  bind_evidence_loops(loops);
   bind_text_loops(loops);
   bind_chain_loops(loops);
   bind_span_loops(loops);

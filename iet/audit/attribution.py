@@ -108,8 +108,8 @@ def decode_texts(
     if plan.model is not None and plan.model.context:
         (reader,) = plan.readers
         n_gram = reader.keys.profile.scheme.evidence_ids
-        known = reader.opened.encode(plan.model.context).token_ids
-        batches = [batch.without_evidence_in(known, n_gram) for batch in batches]
+        ids = reader.opened.encode(plan.model.context).token_ids
+        batches = [batch.without_evidence_in(ids, n_gram) for batch in batches]
     alignment, cuts, lengths = TokenAlignment.of(batches), _NO_CUTS, _NO_CUTS
     if parts is not None:
         parts = parts.without_gaps(alignment.origins)

@@ -98,9 +98,9 @@ class TokenBatch:
         """Return the batch with those tokens as `repeated` that end n ids which are also in other `ids`."""
         scored = np.append(np.arange(len(ids)) >= n_gram - 1, self.among_all(self.scored, False))
         numbers = number_pairs(np.append(ids, self.ids), scored, n_gram)
-        known = np.isin(numbers[len(ids) :], numbers[: len(ids)]) & scored[len(ids) :]
-        known = known if self.read_indices is None else known[self.read_indices]
-        return dataclasses.replace(self, repeated=self.repeated | known)
+        repeated = np.isin(numbers[len(ids) :], numbers[: len(ids)]) & scored[len(ids) :]
+        repeated = repeated if self.read_indices is None else repeated[self.read_indices]
+        return dataclasses.replace(self, repeated=self.repeated | repeated)
 
     def __len__(self) -> int:
         return len(self.pairs)

@@ -402,21 +402,6 @@ def test_a_known_context_makes_its_continuation_less_surprising() -> None:
     assert nats[1] < nats[0]
 
 
-def test_words_of_a_known_context_are_no_evidence() -> None:
-    model, tokenizer = load_model()
-    registry = Registry.create(None, tokenizer=tokenizer, scheme=iet.Scheme(family="gumbel"))
-    for name in NAMES:
-        registry.add(name, secret=teams.secret(name))
-    text = converse(model, tokenizer, registry, [["critic"]], temperature=0.7, turn_tokens=(150, 150)).text
-    first, second = text[: len(text) // 2], text[len(text) // 2 :]
-    alone = iet.Auditor(registry, model="iet:demo").audit(text)
-    known = iet.Auditor(registry, model=LanguageModel("iet:demo", context=text)).audit(first)
-    half = iet.Auditor(registry, model=LanguageModel("iet:demo", context=first)).audit(second)
-    assert alone.log_p < -20
-    assert known.log_p == 0
-    assert half.log_p < -10
-
-
 def test_token_ids_need_the_profiles_tokenizer() -> None:
     conversation, _ = talk()
     registry = demo_registry(NAMES, 3, iet.Scheme(family="gumbel"))

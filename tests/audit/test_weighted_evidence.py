@@ -10,8 +10,10 @@ import pytest
 import iet
 from iet.audit.encode import TokenBatch
 from iet.audit.evidence import activity_log_p
+from iet.audit.language_model import LanguageModel
 from iet.audit.score import activity_of, evidence_levels, score
 from iet.decoding.activity import BLOCK, LEVELS, WeightedBlocks, evidence_blocks, log_activity
+from iet.demo.conversation import converse, load_model
 from iet.marks.families import FAMILIES
 from iet.marks.tokenizer import Encoding
 from iet.native.load import loops
@@ -130,3 +132,18 @@ def test_a_cosine_mark_has_no_weights() -> None:
     plan = iet.Auditor(registry).plan
     batch = TokenBatch.of(Encoding(np.arange(1, 50)), None, plan.readers[0].keys, None)
     assert evidence_levels(batch, plan.readers[0].keys) is None
+
+
+def test_words_of_a_known_context_are_no_evidence() -> None:
+    model, tokenizer = load_model()
+    registry = iet.Registry.create(None, tokenizer=tokenizer, scheme=iet.Scheme(family="gumbel"))
+    for name in teams.NAMES:
+        registry.add(name, secret=teams.secret(name))
+    text = converse(model, tokenizer, registry, [["critic"]], temperature=0.7, turn_tokens=(150, 150)).text
+    first, second = text[: len(text) // 2], text[len(text) // 2 :]
+    alone = iet.Auditor(registry, model="iet:demo").audit(text)
+    first_half = iet.Auditor(registry, model=LanguageModel("iet:demo", context=text)).audit(first)
+    half = iet.Auditor(registry, model=LanguageModel("iet:demo", context=first)).audit(second)
+    assert alone.log_p < -20
+    assert first_half.log_p == 0
+    assert half.log_p < -10
