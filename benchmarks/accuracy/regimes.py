@@ -10,8 +10,11 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from benchmarks.accuracy import texts
 from iet.demo.conversation import JOINER, Conversation
+from iet.kernels import score_tokens
 from iet.marks.registry import Registry
 
 Piece = tuple[str, str | None]
@@ -100,6 +103,26 @@ def boilerplate(pool: Pool) -> list[Piece]:
     return [piece for i in range(4) for piece in (passage, passage, passage, pool.turn(i, 200))]
 
 
+def selected(chunk: int, tokens: int = 192) -> Callable[[Pool], list[Piece]]:
+    """Twelve turns of chunks, each the best of eight foreign ones by the sum of its scores under the key."""
+
+    def pieces(pool: Pool) -> list[Piece]:
+        keys, ids, turns = pool.own.registry().scoring_keys(), list[int](), list[Piece]()
+        for slot in pool.own.speakers:
+            first = len(ids)
+            for _ in range(tokens // chunk):
+                rows = [pool.draw.choice(pool.draw.choice(pool.others).ids) for _ in range(8)]
+                starts = [pool.draw.randrange(len(row) - chunk + 1) for row in rows]
+                candidates = [row[at : at + chunk].tolist() for row, at in zip(rows, starts, strict=True)]
+                key = keys.subset(slice(slot, slot + 1))
+                sums = [score_tokens(ids + one, key)[-chunk:].sum() for one in candidates]
+                ids += candidates[int(np.argmax(sums))]
+            turns.append((texts.turn_text(pool.own.cell.model, ids[first:]), texts.agent_name(slot)))
+        return turns
+
+    return pieces
+
+
 def alternating(turn: int, gap: int) -> Callable[[Pool], list[Piece]]:
     """Twelve turns of `turn` tokens, before each a gap of `gap` unattributable tokens."""
     return lambda pool: [
@@ -113,6 +136,8 @@ REGIMES: Mapping[str, Callable[[Pool], list[Piece]]] = {
     "quoted": quoted,
     "one turn in 8,000": one_turn,
     "boilerplate": boilerplate,
+    "selected chunks of 16": selected(16),
+    "selected chunks of 32": selected(32),
     **{
         f"turns of {turn}, gaps of {gap}": alternating(turn, gap)
         for turn, gap in ((60, 60), (60, 200), (200, 60), (200, 200))
