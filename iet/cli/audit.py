@@ -258,8 +258,10 @@ def _audit(arguments: argparse.Namespace) -> int:
     refuse_to_replace(arguments, [file], formats, registry)
     name = "text" if file == "-" else shown_path(pathlib.Path(file).name)
     text, parts = _read(arguments, file)
-    with progress("auditing"):
+    with progress("auditing", None if arguments.model is None else 1.0) as move:
         auditor = auditor_of(arguments, registry)
+        if auditor.plan.model is not None:
+            auditor.plan.model.progress = lambda share: move("reading with the model", share)
         report = auditor.audit(text, **parts)
         write_report(report, auditor, formats, signers, name, text=not arguments.no_text)
     if arguments.json:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pathlib
 import re
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -88,6 +91,37 @@ def test_every_long_command_shows_a_bar_only_in_a_terminal(
         assert title in seen.getvalue(), title
         assert is_gone(seen), title
         capsys.readouterr()
+
+
+def test_the_bar_shows_how_much_a_model_has_read(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Registry.create(tmp_path / "team.json", tokenizer="iet:demo")
+    registry.add("planner")
+    (tmp_path / "final.txt").write_text("the harbour of the town " * 400)
+    moves = list[tuple[str, float]]()
+
+    @contextlib.contextmanager
+    def recorded(line: str, total: float | None = None) -> Iterator[Any]:
+        assert total == 1
+        yield lambda line, done: moves.append((line, done))
+
+    monkeypatch.setattr("iet.cli.audit.progress", recorded)
+    command = [
+        "audit",
+        str(tmp_path / "final.txt"),
+        "-r",
+        str(registry.path),
+        "--model",
+        "iet:demo",
+        "--json",
+    ]
+    assert main(command) == 0
+    assert {line for line, _ in moves} == {"reading with the model"}
+    shares = [share for _, share in moves]
+    assert len(shares) > 1
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
 
 
 def test_an_error_cannot_steer_the_terminal(team: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
