@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,13 @@ from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s, UInt8s
 
 PER_NAT = 0.8
 """How fast the weight of a token as evidence rises with its surprise."""
+
+
+class Activity(NamedTuple):
+    """log Λ [D, K], and the number of tokens [D] whose null law it has."""
+
+    log_ratios: Float64s
+    tokens: Int64s
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,8 +75,9 @@ def score(plan: Plan, reader: ProfileReader, batch: TokenBatch) -> ScoreMatrix:
     predictions = None if plan.model is None else tuple(_predict(plan, batch, keys))
     levels = evidence_levels(batch, keys, predictions)
     if reader.by_candidates:
-        activities = [activity_of(batch, keys, levels, h)[None] for h in (None, *hypotheses)]
-        chosen = _candidates(plan, batch, keys, np.max(activities, axis=0)[0])
+        activities = [activity_of(batch, keys, levels, h) for h in (None, *hypotheses)]
+        highest = np.max([activity.log_ratios[0] for activity in activities], axis=0)
+        chosen = _candidates(plan, batch, keys, highest)
         keys = keys.subset(chosen)
         readings = readings_of(batch, keys, counts, hypotheses)
     else:
@@ -123,26 +132,22 @@ def key_log_p(
     batch: TokenBatch,
     levels: UInt8s | None,
     hypotheses: Sequence[Hypothesis],
-    activities: Sequence[Float64s] | None = None,
+    activities: Sequence[Activity] | None = None,
 ) -> Float64s:
     """Return the log p-value of each key by itself [D, all keys]: the lowest, times the number of hypotheses.
 
     Args:
         levels: weights as `evidence_levels` returns them.
-        activities: log Λ [D, all keys] with counts in the whole text, then under each hypothesis.
+        activities: of all keys with counts in the whole text, then under each hypothesis.
     """
     keys, family, lowest, number = reader.keys, reader.keys.profile.family, None, np.ones(len(batch.ends))
     for i, hypothesis in enumerate((None, *hypotheses)):
-        activity = activity_of(batch, keys, levels, hypothesis)[None] if activities is None else activities[i]
-        if reader.decoys is not None:
-            decoys = activity_of(batch, reader.decoys, levels, hypothesis)
-            log_p = decoy_log_p(activity[0], decoys)[None]
+        activity = activity_of(batch, keys, levels, hypothesis) if activities is None else activities[i]
+        if reader.decoys is None:
+            log_p = activity_log_p(activity.log_ratios, activity.tokens, family)
         else:
-            evidence = _evidence(batch, hypothesis)
-            blocks = _blocks(batch, evidence, levels)
-            log_p = activity_log_p(
-                activity, batch.count(evidence) if blocks is None else blocks.number, family
-            )
+            decoys = activity_of(batch, reader.decoys, levels, hypothesis).log_ratios[0]
+            log_p = decoy_log_p(activity.log_ratios[0], decoys)[None]
         if hypothesis is not None:
             log_p = np.where(hypothesis.applies[:, None], log_p, 0.0)
             number += hypothesis.applies
@@ -163,36 +168,38 @@ def readings_of(
     return (in_text, *others)
 
 
-def _evidence(batch: TokenBatch, counted: Counted | Hypothesis | None) -> Bools:
-    """Return the tokens [N] whose scores are evidence; None: with counts in the whole texts."""
-    return batch.scored & ~(batch.repeated if counted is None else counted.repeated)
+def _evidence(
+    batch: TokenBatch, counted: Counted | Hypothesis | None, levels: UInt8s | None
+) -> tuple[Bools, WeightedBlocks | None]:
+    """Return the tokens [N] whose scores are evidence, and their blocks if they have weights.
 
-
-def _blocks(batch: TokenBatch, evidence: Bools, levels: UInt8s | None) -> WeightedBlocks | None:
-    """Return the blocks of `evidence`; None: it has no weights."""
+    `counted` None: with counts in the whole texts.
+    """
+    evidence = batch.scored & ~(batch.repeated if counted is None else counted.repeated)
     if levels is None:
-        return None
-    return WeightedBlocks.of(np.where(evidence, levels, np.uint8(0)), batch.starts, batch.ends)
+        return evidence, None
+    weights = np.where(evidence, levels, np.uint8(0))
+    return evidence, WeightedBlocks.of(weights, batch.starts, batch.ends)
 
 
-def _activity(batch: TokenBatch, keys: Keys, levels: UInt8s | None, counted: Counted) -> Float64s:
-    """Return log Λ [D, K]."""
-    evidence = _evidence(batch, counted)
-    blocks = _blocks(batch, evidence, levels)
+def _activity(batch: TokenBatch, keys: Keys, levels: UInt8s | None, counted: Counted) -> Activity:
+    """Return the activity of keys in D texts, from their scores."""
+    evidence, blocks = _evidence(batch, counted, levels)
     if blocks is not None:
-        return blocks.log_activity(blocks.sums(counted.scores), keys.profile.family)
-    sums, counts, edges = evidence_blocks_of(counted.scores, evidence, batch.starts, batch.ends)
-    return log_activity(sums, counts, keys.profile.family, edges)
+        sums = blocks.sums(counted.scores)
+        return Activity(blocks.log_activity(sums, keys.profile.family), blocks.number)
+    unweighted, counts, edges = evidence_blocks_of(counted.scores, evidence, batch.starts, batch.ends)
+    return Activity(log_activity(unweighted, counts, keys.profile.family, edges), batch.count(evidence))
 
 
 def _likeliest(
     batch: TokenBatch,
     readings: Sequence[Counted],
-    activities: Sequence[Float64s],
+    activities: Sequence[Activity],
     hypotheses: Sequence[Hypothesis],
 ) -> Counted:
     """Return the scores under the likeliest hypothesis of each text, by Σ max(0, log Λ) over the keys."""
-    likelihoods = np.array([np.maximum(0.0, activity).sum(axis=1) for activity in activities])
+    likelihoods = np.array([np.maximum(0.0, activity.log_ratios).sum(axis=1) for activity in activities])
     likelihoods[0] += LEAD
     for i, hypothesis in enumerate(hypotheses, 1):
         likelihoods[i, ~hypothesis.applies] = -np.inf
@@ -228,14 +235,16 @@ def _candidates(plan: Plan, batch: TokenBatch, keys: Keys, activity: Float64s) -
 
 def activity_of(
     batch: TokenBatch, keys: Keys, levels: UInt8s | None, hypothesis: Hypothesis | None = None
-) -> Float64s:
-    """Return log Λ of every key in a single text, without token-by-token scores."""
-    evidence = _evidence(batch, hypothesis)
+) -> Activity:
+    """Return the activity of every key in a single text, without token-by-token scores."""
+    evidence, blocks = _evidence(batch, hypothesis, levels)
     sums = functools.partial(_sums, batch, keys, times=None if hypothesis is None else hypothesis.times)
-    blocks = _blocks(batch, evidence, levels)
+    family = keys.profile.family
     if blocks is not None:
-        return weighted_activity(sums, len(keys), keys.profile.family, blocks, len(evidence))
-    return sum_activity(sums, len(keys), keys.profile.family, evidence, np.zeros_like(evidence))
+        log_ratios = weighted_activity(sums, len(keys), family, blocks, len(evidence))
+        return Activity(log_ratios[None], blocks.number)
+    log_ratios = sum_activity(sums, len(keys), family, evidence, np.zeros_like(evidence))
+    return Activity(log_ratios[None], batch.count(evidence))
 
 
 def _sums(
