@@ -33,6 +33,13 @@ struct EmbedArgs {
   const int32_t* counts = nullptr;
 };
 
+// The token of each row that family gumbel chooses: the smallest id with the largest logit + kappa·noise.
+struct ChooseArgs {
+  EmbedArgs rows;   // whose logits stay as they are
+  int64_t* chosen;  // [rows], -1: the row is not marked, or all of its logits are -inf or NaN
+  float* highest;   // [rows], the largest logit of a marked row
+};
+
 // Maximum number of logits of a row that are restored after the main loop: ids that E maps outside [0, V), and
 // unmarked ids. (Family gumbel restores none, because every column has noise.)
 static inline int64_t embed_saved(const KernelParams& params) {
@@ -66,6 +73,7 @@ struct PermuteArgs {      // known answers
 // returns false before it writes anything if a slot is out of range, a marked row's context holds a negative
 // id, or a kappa is negative or not finite.
 bool embed_cpu(const KernelParams&, const EmbedArgs&, int num_threads);
+bool choose_cpu(const KernelParams&, const ChooseArgs&, int num_threads);  // refuses what embed_cpu does
 void score_cpu(const KernelParams&, const ScoreArgs&, int num_threads);
 void score_spans_cpu(const KernelParams&, const SpansArgs&, int num_threads);
 void permute_cpu(uint32_t vocab, const PermuteArgs&);

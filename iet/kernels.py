@@ -15,7 +15,7 @@ from iet.marks.registry import Registry
 from iet.native import cuda, host
 from iet.native.host import check_token_ids as check_token_ids
 from iet.native.load import Backends, backends, check_environment, load_cuda
-from iet.native.marking import KernelParams
+from iet.native.marking import GUMBEL, KernelParams
 from iet.native.pairs import repeats
 from iet.native.texts import Texts
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Backends",
     "backends",
+    "choose",
     "embed",
     "embed_",
     "pair_numbers",
@@ -107,6 +108,47 @@ def embed_(
         cuda.embed_(load_cuda(), marking, described, contexts, slots, temperature, rows, counts=counts)
     else:
         host.embed_(marking, described, contexts, slots, counts, temperature, rows, num_threads)
+
+
+def choose(
+    logits: NDArray[Any] | torch.Tensor,
+    contexts: ArrayLike | torch.Tensor,
+    slots: ArrayLike | torch.Tensor,
+    registry: Registry | KeyTable,
+    *,
+    counts: ArrayLike | torch.Tensor | None = None,
+    profile: str | None = None,
+    temperature: ArrayLike | torch.Tensor = 1.0,
+    rows: ArrayLike | torch.Tensor | None = None,
+    num_threads: int | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Choose the token of each row by keyed sampling, family `gumbel`: argmax(L_v - T·log(-log u_v)).
+
+    This is the token of the largest logit after `embed_` on float32 logits at this temperature, and of equal
+    ones the smallest id: a draw from softmax(L/T). Columns whose logit is too low to win get no noise.
+
+    Args:
+        logits: on the CPU, as in `embed_`; -inf for tokens that are left out. NaN counts as -inf.
+        contexts, slots, registry, counts, profile, rows, num_threads: as in `embed_`.
+        temperature: T, scalar or [B], at least 0; 1 for logits that the sampler has divided already.
+
+    Returns:
+        The tokens, int64 [B] or [M], -1 for rows that are not marked and rows without a finite logit; and
+        the largest logit of each marked row, float32.
+
+    Raises:
+        what `embed_` raises; InputError for another family.
+
+    Deterministic, and the same on every backend. O(B·V).
+    """
+    marking = keys_to_mark_with(registry, profile).marking
+    _check_counts(marking, counts)
+    if marking.code != GUMBEL:
+        raise InputError("registry: got a family that adds to logits, expected gumbel, which chooses tokens")
+    described = host.describe_logits(logits, marking.vocab_size)
+    if described.device is not None:
+        raise BackendUnavailable(f"logits: got some on {described.device}, expected the CPU")
+    return host.choose(marking, described, contexts, slots, counts, temperature, rows, num_threads)
 
 
 def embed(

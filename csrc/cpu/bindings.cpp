@@ -54,6 +54,25 @@ bool embed_logits(const PyKernelParams& self, uintptr_t logits, int32_t dtype, i
   return embed_cpu(self.params, args, num_threads);
 }
 
+bool choose_tokens(const PyKernelParams& self, uintptr_t logits, int32_t dtype, int64_t rows, int64_t columns,
+                   int64_t row_stride, int64_t element_stride, uintptr_t contexts, uintptr_t slots,
+                   uintptr_t kappas, uintptr_t counts, uintptr_t chosen, uintptr_t highest, int num_threads) {
+  check(dtype >= 0 && dtype <= 2, "unknown dtype");
+  check(self.params.family == Family::gumbel, "the family chooses no token");
+  py::gil_scoped_release release;
+  const EmbedArgs args = {at<void>(logits),
+                          static_cast<DType>(dtype),
+                          rows,
+                          columns,
+                          row_stride,
+                          element_stride,
+                          at<int64_t>(contexts),
+                          at<int32_t>(slots),
+                          at<float>(kappas),
+                          at<int32_t>(counts)};
+  return choose_cpu(self.params, {args, at<int64_t>(chosen), at<float>(highest)}, num_threads);
+}
+
 void score_ids(const PyKernelParams& self, uintptr_t token_ids, uintptr_t counts, int64_t tokens,
                uintptr_t scores, int num_threads) {
   py::gil_scoped_release release;
@@ -115,6 +134,7 @@ PYBIND11_MODULE(_cpu, m) {
   py::class_<PyKernelParams>(m, "KernelParams")
       .def(py::init<uint32_t, uint32_t, uint32_t, uintptr_t, int64_t, uintptr_t, uintptr_t, int64_t>())
       .def("embed", &embed_logits)
+      .def("choose", &choose_tokens)
       .def("score", &score_ids)
       .def("score_spans", &score_spans);
   m.def("permute", &permute_known);

@@ -42,7 +42,9 @@ int cpu_isa() { return selected; }
 
 void select_cpu_isa(int isa) { selected = isa; }
 
-bool embed_cpu(const KernelParams& params, const EmbedArgs& args, int num_threads) {
+namespace {
+
+bool valid(const KernelParams& params, const EmbedArgs& args) {
   const int64_t context_len = params.n_gram - 1;
   for (int64_t row = 0; row < args.rows; ++row) {
     const int32_t slot = args.slots[row];
@@ -52,12 +54,31 @@ bool embed_cpu(const KernelParams& params, const EmbedArgs& args, int num_thread
     for (int64_t i = 0; i < context_len; ++i)
       if (args.contexts[row * context_len + i] < 0) return false;
   }
+  return true;
+}
+
+}  // namespace
+
+bool embed_cpu(const KernelParams& params, const EmbedArgs& args, int num_threads) {
+  if (!valid(params, args)) return false;
   const int64_t grain = params.vocab < kGrainLogits ? kGrainLogits / params.vocab : 1;
   const int64_t saved_size = embed_saved(params);
   const int workers = parallel_workers(args.rows, grain, num_threads);
   const std::unique_ptr<float[]> saved(new float[static_cast<size_t>(workers * saved_size) + 1]);
   in_parallel(args.rows, grain, num_threads, [&](int worker, int64_t begin, int64_t end) {
     loops().embed_rows(params, args, begin, end, saved.get() + worker * saved_size);
+  });
+  return true;
+}
+
+bool choose_cpu(const KernelParams& params, const ChooseArgs& args, int num_threads) {
+  if (!valid(params, args.rows)) return false;
+  const int64_t grain = params.vocab < kGrainLogits ? kGrainLogits / params.vocab : 1;
+  const int64_t blocks = (args.rows.columns + kSkipped - 1) / kSkipped;
+  const int workers = parallel_workers(args.rows.rows, grain, num_threads);
+  const std::unique_ptr<float[]> maxima(new float[static_cast<size_t>(workers * blocks) + 1]);
+  in_parallel(args.rows.rows, grain, num_threads, [&](int worker, int64_t begin, int64_t end) {
+    loops().choose_rows(params, args, begin, end, maxima.get() + worker * blocks);
   });
   return true;
 }

@@ -283,9 +283,127 @@ void embed_family(const KernelParams& params, const EmbedArgs& args, int64_t beg
   return embed_phi_rows<T>(params, args, begin, end, saved);
 }
 
+// ---------------------------------------------------------------- choose
+
+// The largest of some floats; -inf if all are NaN.
+inline float highest_of(const float* x, int count) {
+  float highest[32];
+  for (int j = 0; j < 32; ++j) highest[j] = -__builtin_inff();
+  int i = 0;
+  for (; i + 32 <= count; i += 32)
+    for (int j = 0; j < 32; ++j) highest[j] = x[i + j] > highest[j] ? x[i + j] : highest[j];
+  for (; i < count; ++i) highest[0] = x[i] > highest[0] ? x[i] : highest[0];
+  for (int j = 1; j < 32; ++j) highest[0] = highest[j] > highest[0] ? highest[j] : highest[0];
+  return highest[0];
+}
+
+// The columns `[first, first + count)` of a row as floats, in the row itself or in `buffer`.
+template <class T>
+inline const float* floats_of(const typename T::Storage* logits, int64_t stride, int count, float* buffer) {
+  if (stride == 1 && sizeof(typename T::Storage) == sizeof(float))
+    return reinterpret_cast<const float*>(logits);
+  int i = 0;
+  if (stride == 1)
+    for (; i + kHalf <= count; i += kHalf) store_floats(buffer + i, Lanes<T>::load(logits + i));
+  for (; i < count; ++i) buffer[i] = T::load(logits[i * stride]);
+  return buffer;
+}
+
+struct Choice {
+  float sum = -__builtin_inff();
+  int64_t id = -1;
+};
+
+// Return the bits that the hash of an id has at least, if its logit + kappa·noise may reach `best`.
+//
+// noise >= g means u >= exp(-exp(-g)) >= 1 - 2^-k for k <= g/log(2): the first k bits of the hash are 1. g is
+// lower than needed by more than what rounding changes.
+inline uint32_t fewest_bits(float logit, float kappa, float best) {
+  const float rounding = 1e-6f * (magnitude(best) + magnitude(logit));
+  const float bits = ((best - logit - rounding) / kappa - 1e-3f) * 1.4426f;
+  if (!(bits >= 1)) return 0;
+  const int k = bits < 23 ? static_cast<int>(bits) : 23;
+  return 0xFFFFFFFFu << (32 - k);
+}
+
+// Update a choice with `count` columns from `first` on, whose largest logit is `highest`.
+inline void choose_among(const float* logits, int64_t first, int count, float highest, float kappa,
+                         uint64_t seed, Choice& choice) {
+  // The largest noise there is, so that no sum is above the bound.
+  if (marked_logit(highest, kappa, gumbel_noise(0xFFFFFFu)) < choice.sum) return;
+  uint32_t words[kSkipped + kPad];
+  for (int i = 0; i < count; ++i) words[i] = noise_word(seed, static_cast<uint32_t>(first + i));
+  const uint32_t high = static_cast<uint32_t>(seed >> 32), fewest = fewest_bits(highest, kappa, choice.sum);
+  if (fewest > 0) {
+    uint32_t reached = 0;
+    for (int i = 0; i < count; ++i) reached |= noise_hash(words[i], high) >= fewest ? 1u : 0u;
+    if (!reached) return;
+  }
+  for (int i = count; i < count + kHalf; ++i) words[i] = 0;
+  const GumbelLanes noise(seed);
+  float sums[kSkipped + kPad];
+  for (int i = 0; i < count; ++i) sums[i] = logits[i];
+  for (int i = 0; i < count; i += kHalf) mark_at<1, Float32>(sums + i, words + i, kappa, noise);
+  const float sum = highest_of(sums, count);
+  if (!(sum >= choice.sum)) return;
+  for (int i = 0; i < count; ++i) {
+    if (sums[i] != sum) continue;
+    if (sum > choice.sum || first + i < choice.id) choice = {sum, first + i};
+    return;
+  }
+}
+
+// Blocks of columns are visited from the one with the largest logit on; most of the others cannot win.
+template <class T>
+void choose_family(const KernelParams& params, const ChooseArgs& args, int64_t begin, int64_t end,
+                   float* maxima) {
+  const int64_t stride = args.rows.element_stride / static_cast<int64_t>(sizeof(typename T::Storage));
+  const int64_t columns = args.rows.columns, blocks = (columns + kSkipped - 1) / kSkipped;
+  float buffer[kSkipped + kPad];
+  for (int64_t row = begin; row < end; ++row) {
+    uint64_t seed;
+    args.chosen[row] = -1;
+    if (!row_seed(params, args.rows, row, seed)) continue;
+    const auto* logits = row_logits<T>(args.rows, row);
+    const auto block = [&](int64_t b, int& count) {
+      count = static_cast<int>(columns - b * kSkipped < kSkipped ? columns - b * kSkipped : kSkipped);
+      return floats_of<T>(logits + b * kSkipped * stride, stride, count, buffer);
+    };
+    int64_t top = 0;
+    int count;
+    for (int64_t b = 0; b < blocks; ++b) {
+      const float* x = block(b, count);
+      maxima[b] = highest_of(x, count);
+      if (maxima[b] > maxima[top]) top = b;
+    }
+    args.highest[row] = maxima[top];
+    Choice choice;
+    const float kappa = args.rows.kappas[row];
+    for (int64_t turn = -1; turn < blocks && maxima[top] > -__builtin_inff(); ++turn) {
+      const int64_t b = turn < 0 ? top : turn;
+      if (turn == top || !(maxima[b] > -__builtin_inff())) continue;
+      const float* x = block(b, count);
+      choose_among(x, b * kSkipped, count, maxima[b], kappa, seed, choice);
+    }
+    args.chosen[row] = choice.id;
+  }
+}
+
 }  // namespace
 
 namespace IET_ISA {
+
+void choose_rows(const KernelParams& params, const ChooseArgs& args, int64_t begin, int64_t end,
+                 float* maxima) {
+  switch (args.rows.dtype) {
+    case DType::float32:
+      return choose_family<Float32>(params, args, begin, end, maxima);
+    case DType::float16:
+      return choose_family<Float16>(params, args, begin, end, maxima);
+    case DType::bfloat16:
+      return choose_family<BFloat16>(params, args, begin, end, maxima);
+  }
+}
 
 void embed_rows(const KernelParams& params, const EmbedArgs& args, int64_t begin, int64_t end, void* saved) {
   switch (args.dtype) {

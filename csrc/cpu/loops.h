@@ -7,6 +7,8 @@
 
 namespace iet {
 
+constexpr int64_t kSkipped = 128;  // columns whose noise choose_rows skips together
+
 // Declares a struct of pointers to loops, and the loops of every instruction set. LOOPS names each loop once,
 // with its arguments, and fills the whole table, so no pointer is null.
 #define IET_LOOP_POINTER(name, ...) void (*name)(__VA_ARGS__);
@@ -43,9 +45,11 @@ namespace iet {
   constexpr Table k##Table[] = {baseline::kLoops};
 #endif
 
-// `saved`: buffer of one worker for embed_saved() logits of 4 bytes, which embed_rows restores.
+// `saved`: buffer of one worker for embed_saved() logits of 4 bytes, which embed_rows restores. `maxima`: the
+// same for a number per kSkipped columns.
 #define IET_OWN_LOOPS(LOOP)                                                                                  \
   LOOP(embed_rows, const KernelParams&, const EmbedArgs&, int64_t begin, int64_t end, void* saved)           \
+  LOOP(choose_rows, const KernelParams&, const ChooseArgs&, int64_t begin, int64_t end, float* maxima)       \
   LOOP(score_tile, const KernelParams&, const ScoreArgs&, const Tile&)                                       \
   LOOP(score_spans_tile, const KernelParams&, const SpansArgs&, const Tile&)                                 \
   LOOP(permute_ids, uint32_t vocab, const PermuteArgs&)                                                      \

@@ -174,6 +174,55 @@ def refresh_keys(marking: KernelParams) -> None:
         words[:], k_p[:] = marking.subkey_words, marking.k_p
 
 
+class _Rows(NamedTuple):
+    """The checked arguments of rows of logits, one entry for each row of the logits."""
+
+    contexts: NDArray[np.int64]
+    slots: NDArray[np.int32]
+    kappas: NDArray[np.float32]
+    times: NDArray[np.int32] | None
+    named: NDArray[np.int64] | None  # the rows that are named; None: all
+    threads: int
+
+    @classmethod
+    def of(
+        cls,
+        marking: KernelParams,
+        logits: Logits,
+        contexts: Any,
+        slots: Any,
+        counts: Any,
+        temperature: Any,
+        rows: Any,
+        num_threads: int | None,
+    ) -> _Rows:
+        index = None if rows is None else _row_index(rows, logits.rows)
+        count = logits.rows if index is None else len(index)
+        context_ids = _integers("contexts", contexts, np.int64, (count, marking.n_gram - 1))
+        slot_ids = _integers("slots", slots, np.int32, (count,))
+        times = None if counts is None else _integers("counts", counts, np.int32, (count,))
+        kappas = np.float32(marking.kappa) * _temperatures(temperature, count)
+        threads = checked_threads(num_threads)
+        if times is not None and count and times.min() < 0:
+            row = int(np.flatnonzero(times < 0)[0])
+            raise InputError(f"counts: row {row} holds {times[row]}, expected at least 0")
+        if cpu is None or index is not None:
+            _check_rows(context_ids, slot_ids, kappas, len(marking))
+        if index is not None:  # rows that are not named are unmarked ones, and those cost nothing
+            context_ids = _scatter(context_ids, index, logits.rows, 0)
+            slot_ids, kappas = (
+                _scatter(slot_ids, index, logits.rows, -1),
+                _scatter(kappas, index, logits.rows, 0),
+            )
+            times = None if times is None else _scatter(times, index, logits.rows, 0)
+        return cls(context_ids, slot_ids, kappas, times, index, threads)
+
+    @property
+    def addresses(self) -> tuple[int, int, int, int]:
+        arrays = self.contexts.ctypes.data, self.slots.ctypes.data, self.kappas.ctypes.data
+        return (*arrays, _address(self.times))
+
+
 def embed_(
     marking: KernelParams,
     logits: Logits,
@@ -185,31 +234,38 @@ def embed_(
     num_threads: int | None,
 ) -> None:
     """Mark logits on the host in place: `iet.embed_`."""
-    index = None if rows is None else _row_index(rows, logits.rows)
-    count = logits.rows if index is None else len(index)
-    context_ids = _integers("contexts", contexts, np.int64, (count, marking.n_gram - 1))
-    slot_ids = _integers("slots", slots, np.int32, (count,))
-    times = None if counts is None else _integers("counts", counts, np.int32, (count,))
-    kappas = np.float32(marking.kappa) * _temperatures(temperature, count)
-    threads = checked_threads(num_threads)
-    if count == 0:
-        return
-    if times is not None and times.min() < 0:
-        row = int(np.flatnonzero(times < 0)[0])
-        raise InputError(f"counts: row {row} holds {times[row]}, expected at least 0")
-    if cpu is None or index is not None:
-        _check_rows(context_ids, slot_ids, kappas, len(marking))
-    if index is not None:  # rows that are not named are unmarked ones, and those cost nothing
-        context_ids = _scatter(context_ids, index, logits.rows, 0)
-        slot_ids, kappas = _scatter(slot_ids, index, logits.rows, -1), _scatter(kappas, index, logits.rows, 0)
-        times = None if times is None else _scatter(times, index, logits.rows, 0)
+    of_rows = _Rows.of(marking, logits, contexts, slots, counts, temperature, rows, num_threads)
     if cpu is None:
-        reference.embed_(marking, logits.array(), context_ids, slot_ids, kappas, times)
-        return
-    arrays = (context_ids.ctypes.data, slot_ids.ctypes.data, kappas.ctypes.data, _address(times))
-    if not _native(marking).embed(*logits.layout, *arrays, threads):
-        _check_rows(context_ids, slot_ids, kappas, len(marking))  # nothing was written: say which row and why
+        reference.embed_(marking, logits.array(), *of_rows[:4])
+    elif logits.rows and not _native(marking).embed(*logits.layout, *of_rows.addresses, of_rows.threads):
+        # Nothing was written: say which row and why.
+        _check_rows(of_rows.contexts, of_rows.slots, of_rows.kappas, len(marking))
         raise AssertionError("embed_: the compiled module refused rows in which nothing is wrong")
+
+
+def choose(
+    marking: KernelParams,
+    logits: Logits,
+    contexts: Any,
+    slots: Any,
+    counts: Any,
+    temperature: Any,
+    rows: Any,
+    num_threads: int | None,
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Choose tokens on the host: `iet.kernels.choose`."""
+    of_rows = _Rows.of(marking, logits, contexts, slots, counts, temperature, rows, num_threads)
+    chosen, highest = np.full(logits.rows, -1), np.full(logits.rows, -np.inf, np.float32)
+    if cpu is None:
+        array = logits.array()
+        floats = reference.bfloat16_to_float32(array) if array.dtype == np.uint16 else array
+        chosen, highest = reference.choose(marking, floats.astype(np.float32), *of_rows[:4])
+    else:
+        outputs = chosen.ctypes.data, highest.ctypes.data
+        if not _native(marking).choose(*logits.layout, *of_rows.addresses, *outputs, of_rows.threads):
+            _check_rows(of_rows.contexts, of_rows.slots, of_rows.kappas, len(marking))
+            raise AssertionError("choose: the compiled module refused rows in which nothing is wrong")
+    return (chosen, highest) if of_rows.named is None else (chosen[of_rows.named], highest[of_rows.named])
 
 
 def score_tokens(

@@ -326,6 +326,31 @@ def embed_(
                 logits[row, ids] = (logits[row, ids].astype(np.float32) + shift).astype(logits.dtype)
 
 
+def choose(
+    marking: KernelParams,
+    logits: NDArray[np.float32],
+    contexts: NDArray[np.integer[Any]],
+    slots: NDArray[np.integer[Any]],
+    kappas: NDArray[np.float32],
+    counts: NDArray[np.integer[Any]] | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the token of each row that family `gumbel` chooses: the smallest id with the largest sum.
+
+    The sum is what `embed_` makes of a float32 logit. -1 for an unmarked row, or if all logits are -inf or
+    NaN. The largest logit of each marked row, too; undefined for others.
+    """
+    sums = logits.copy()
+    embed_(marking, sums, contexts, slots, kappas, counts)
+    sums[np.isnan(sums)] = -np.inf
+    chosen = sums.argmax(axis=1)
+    for row, slot in enumerate(slots):
+        marked = slot >= 0 and is_marked_id(contexts[row], marking.vocab_size, marking.unmarked_ids).all()
+        if not marked or sums[row].max() == -np.inf:
+            chosen[row] = -1
+    highest: NDArray[np.float32] = np.where(np.isnan(logits), np.float32(-np.inf), logits).max(axis=1)
+    return chosen.astype(np.int64), highest
+
+
 _AT_ONCE = 1 << 14  # scores: so few that what is between seeds and scores stays in a cache
 
 
