@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from iet.errors import InputError, check_number
 from iet.generation.checks import before_temperature, check_model_vocabulary, check_registry
 from iet.generation.free import FreeTokens, check_seed, request_key
-from iet.kernels import embed_
+from iet.kernels import choose, embed_
 from iet.marks.registry import Registry
 from iet.native.reference import is_marked_id
 
@@ -136,8 +136,9 @@ class LogitsProcessor:
         earlier = np.lib.stride_tricks.sliding_window_view(input_ids, self._context_len)[:-1]
         count = int((earlier == context).all(axis=1).sum())
         final = _filtered(np.array(scores), *self._filters) / np.float32(self._scale)
-        embed_(final[None], context[None], [self._key], self._keys, counts=[count])
-        token = int(final.argmax())
+        token = int(choose(final[None], context[None], [self._key], self._keys, counts=[count])[0][0])
+        if token < 0:  # no token is left
+            return scores
         logit = scores[token]
         scores[:] = -np.inf
         scores[token] = logit

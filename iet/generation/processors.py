@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from iet.errors import InputError, ShapeError
 from iet.generation.checks import rows_of_a_prompt
 from iet.generation.free import FreeTokens, request_key
-from iet.generation.sampling import ContextIds, force_token, times_before
-from iet.kernels import embed, embed_
+from iet.generation.sampling import ContextIds, choose_and_force, times_before
+from iet.kernels import embed
 from iet.marks.keys import KeyTable
 from iet.native.cuda import Refusals
 
@@ -130,13 +130,13 @@ class KeyedSampler(Processor):
         contexts, ends = ids[:, length - context_len :], torch.full((rows,), length, device=scores.device)
         counts = times_before(ids, ends, contexts)
         fresh = (slots >= 0) & self._ids.are_marked(contexts) & ~self._are_free(rows, length, scores.device)
-        noisy = scores.to(torch.float32, copy=True)  # half types would round different sums to one
+        # Half types would round different sums to one. On CUDA the noise is added to a copy.
+        final = scores.to(torch.float32, copy=scores.device.type != "cpu").contiguous()
         self._refusals.check()
         marked = torch.where(fresh, slots, -1)
-        embed_(noisy, contexts, marked, self._keys, counts=counts)
-        self._refusals.note(noisy.device)
-        chosen: torch.FloatTensor = force_token(noisy, scores, fresh)  # type: ignore[assignment]
-        return chosen
+        forced = choose_and_force(final, scores, contexts, marked, self._keys, counts)
+        self._refusals.note(final.device)
+        return forced  # type: ignore[return-value]
 
     def _start(self, rows: int, length: int, device: torch.device) -> None:
         """Take the first call as the start of the answers: name the rows' requests."""

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import torch
 
+from iet.kernels import choose, embed_
+from iet.marks.keys import KeyTable
 from iet.marks.scheme import Profile
 
 _COLUMNS = 4096  # positions that are compared at once, so that memory stays small compared with the logits
@@ -61,11 +63,43 @@ def times_before(ids: torch.Tensor, ends: torch.Tensor, contexts: torch.Tensor) 
     return count
 
 
-def force_token(noisy: torch.Tensor, logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Force the largest token of `noisy` in some rows, by masking all others in the logits.
+def choose_and_force(
+    final: torch.Tensor,
+    logits: torch.Tensor,
+    contexts: torch.Tensor,
+    slots: torch.Tensor,
+    keys: KeyTable,
+    counts: torch.Tensor,
+) -> torch.Tensor:
+    """Choose the tokens of some rows, and force them by masking all others in the logits.
 
     Args:
-        noisy: float32 [B, V'], final logits with noise; its memory is reused for the result.
+        final: float32 [B, V'], the logits that the engine would sample from. Its memory is reused for the
+            result, except for `logits` itself; on CUDA noise is added to it.
+        logits: floating-point [B, V'], as the engine shows them.
+        contexts, slots, counts: as `iet.kernels.choose` takes them, all contexts without unmarked ids;
+            slot -1 for a row that stays as it is.
+        keys: of the slots.
+
+    Returns:
+        [B, V'] of the dtype of `logits`, as `force_token` returns them.
+    """
+    if final.device.type != "cpu":
+        embed_(final, contexts, slots, keys, counts=counts)
+        return force_token(final, final.max(dim=-1, keepdim=True).indices, logits, slots >= 0)
+    chosen = torch.from_numpy(choose(final, contexts, slots, keys, counts=counts)[0])
+    memory = torch.empty_like(final) if final is logits else final
+    return force_token(memory, chosen.clamp(min=0)[:, None], logits, chosen >= 0)
+
+
+def force_token(
+    memory: torch.Tensor, tokens: torch.Tensor, logits: torch.Tensor, rows: torch.Tensor
+) -> torch.Tensor:
+    """Force a token in some rows, by masking all others in the logits.
+
+    Args:
+        memory: float32 [B, V'], reused for the result.
+        tokens: int64 [B, 1].
         logits: floating-point [B, V'], as the engine shows them.
         rows: bool [B], the rows to change.
 
@@ -73,8 +107,7 @@ def force_token(noisy: torch.Tensor, logits: torch.Tensor, rows: torch.Tensor) -
         [B, V'] of the dtype of `logits`: in the changed rows -inf, except for one token, which keeps its
         logit.
     """
-    best = noisy.max(dim=-1, keepdim=True).indices  # on the CPU half the time of argmax
     # Reuse the buffer: on the CPU, touching new memory costs more than writing to it.
-    best_logits = logits.gather(1, best).float()
-    forced = noisy.fill_(-torch.inf).scatter_(1, best, best_logits).to(logits.dtype)
+    of_tokens = logits.gather(1, tokens).float()
+    forced = memory.fill_(-torch.inf).scatter_(1, tokens, of_tokens).to(logits.dtype)
     return torch.where(rows[:, None], forced, logits, out=forced)

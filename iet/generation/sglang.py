@@ -202,7 +202,7 @@ class _Batch:
         """Choose the tokens of the rows, and force them."""
         import torch
 
-        from iet.generation.sampling import ContextIds, force_token
+        from iet.generation.sampling import ContextIds, choose_and_force
 
         marked = np.flatnonzero(self.slots >= 0)  # in the order of the requests
         rows, contexts, counts, slots = (
@@ -211,9 +211,10 @@ class _Batch:
         )
         raw = logits.index_select(0, rows)
         scored = ContextIds(self.sessions.own.profile).are_marked(contexts)
-        noisy = _final_logits(raw, [request.sampling_params for request in self.requests])
-        embed_(noisy, contexts, slots.masked_fill(~scored, -1), self.sessions.keys, counts=counts)
-        logits.index_copy_(0, rows, force_token(noisy, raw, scored))
+        final = _final_logits(raw, [request.sampling_params for request in self.requests])
+        slots = slots.masked_fill(~scored, -1)
+        forced = choose_and_force(final, raw, contexts, slots, self.sessions.keys, counts)
+        logits.index_copy_(0, rows, forced)
 
 
 def _final_logits(logits: torch.Tensor, params: Sequence[Any]) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 
 from iet.errors import IetError
 from iet.generation.contexts import SequenceContexts
-from iet.generation.sampling import ContextIds, force_token
+from iet.generation.sampling import ContextIds, choose_and_force
 from iet.generation.sessions import SessionRow, SessionRows
 from iet.generation.vllm.sampler import NO_FILTERS, Penalties, filters_of, final_logits, force_eos_, penalise_
 from iet.generation.vllm.settings import PLACEHOLDER, REFUSED, RequestKeys, Settings, report
@@ -166,10 +166,10 @@ class V1Marker:
         table = self._sent(filters, torch.float64)
         # The runner applies the penalties again to the result; they have no effect on a forced token.
         penalised = penalise_(raw.to(torch.float32, copy=True), [request.penalties for request in requests])
-        noisy = final_logits(penalised, table, np.array(filters))
-        marked = self._ids.are_marked(contexts)
-        embed_(noisy, contexts, torch.where(marked, slots, -1), self._sessions.keys, counts=counts)
-        return logits.index_copy_(0, rows, force_token(noisy, raw, marked))
+        final = final_logits(penalised, table, np.array(filters))
+        slots = torch.where(self._ids.are_marked(contexts), slots, -1)
+        forced = choose_and_force(final, raw, contexts, slots, self._sessions.keys, counts)
+        return logits.index_copy_(0, rows, forced)
 
     def _sent(self, values: Any, dtype: torch.dtype) -> torch.Tensor:
         # New pinned memory each step: torch reuses it only after the copy has finished.

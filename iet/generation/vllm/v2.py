@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from iet.errors import IetError, InputError
-from iet.generation.sampling import ContextIds, force_token, times_before
+from iet.generation.sampling import ContextIds, choose_and_force, force_token, times_before
 from iet.generation.sessions import SessionRows
 from iet.generation.vllm.sampler import NO_FILTERS, filters_of, final_logits, force_eos_
 from iet.generation.vllm.settings import PLACEHOLDER, REFUSED, RequestKeys, Settings, report
@@ -158,7 +158,8 @@ class V2Marker:
         if self._settings.chooses:
             noisy = self._final_logits(logits, ctx.expanded_idx_mapping.clamp(min=0), ctx)
             rows.embed_(noisy)
-            marked = force_token(noisy, logits, rows.are_marked())
+            tokens = noisy.max(dim=-1, keepdim=True).indices
+            marked = force_token(noisy, tokens, logits, rows.are_marked())
         else:
             rows.embed_(logits)
         self._refusals.note(self._device)
@@ -175,9 +176,8 @@ class V2Marker:
         """Choose the tokens of marked rows, and force them."""
         counts = times_before(*self._sequences(requests, ctx), contexts)
         marked = (keys >= 0) & self._ids.are_marked(contexts)
-        noisy = self._final_logits(logits, requests, ctx)
-        embed_(noisy, contexts, torch.where(marked, keys, -1), self._sessions.keys, counts=counts)
-        return force_token(noisy, logits, marked)
+        final, keys = self._final_logits(logits, requests, ctx), torch.where(marked, keys, -1)
+        return choose_and_force(final, logits, contexts, keys, self._sessions.keys, counts)
 
     def _final_logits(self, logits: torch.Tensor, requests: torch.Tensor, ctx: Any) -> torch.Tensor:
         return final_logits(logits, self._device_filters[requests], self._filters[ctx.idx_mapping_np])
