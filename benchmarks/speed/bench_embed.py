@@ -157,7 +157,10 @@ def batch_suite(
 
 
 def gumbel_suite(rows: int, vocab_size: int, rounds: int, quick: bool) -> Suite:
-    """Add keyed Gumbel noise to a batch, and compare with family fourier and equal contexts."""
+    """Add keyed Gumbel noise, or choose tokens, and compare with family fourier and equal contexts.
+
+    The logits are normal numbers of variance 1, so those at T = 0.3 are as uneven as a model's.
+    """
     tables = {
         family: timing.team(vocab_size, 4, n_gram=4, family=family).marking_keys()
         for family in ("gumbel", "fourier")
@@ -169,6 +172,20 @@ def gumbel_suite(rows: int, vocab_size: int, rounds: int, quick: bool) -> Suite:
     contestants: dict[str, Contestant] = {}
     for family, keys in tables.items():
         contestants |= ours(keys, rows, logits.next, lambda: ids()[:, -3:], f"{family}, ")
+    for temperature in (1.0, 0.3):
+        choose = functools.partial(
+            kernels.choose,
+            registry=tables["gumbel"],
+            slots=np.arange(rows) % 4,
+            temperature=temperature,
+            num_threads=1,
+        )
+        contestants[f"choose, T = {temperature:g}, 1 thread"] = Contestant(
+            timed(choose, lambda: (logits.next(), ids()[:, -3:])), "ours", work
+        )
+    contestants["softmax"] = Contestant(
+        timed(lambda x: torch.softmax(x, dim=1), lambda: (logits.next(),)), "floor", work
+    )
     for name, prepare, call in (
         (FLOORS[0], lambda: (logits.next(), biases.next()), torch.Tensor.add_),
         (FLOORS[1], lambda: (logits.next(), bias), torch.Tensor.add_),
@@ -180,7 +197,7 @@ def gumbel_suite(rows: int, vocab_size: int, rounds: int, quick: bool) -> Suite:
         for keys in tables.values():
             validate(keys, "float32")
 
-    name = f"embed_ float32 [{rows}, {vocab_size}], families gumbel and fourier, n = 4"
+    name = f"embed_ and choose float32 [{rows}, {vocab_size}], families gumbel and fourier, n = 4"
     note = _cache_note(count, work * 4)
     free = functools.partial(release, (logits, biases))
     return Suite(name, UNIT, contestants, FLOORS, check, rounds, note=note, release=free)
@@ -391,6 +408,7 @@ def suites(quick: bool) -> list[Suite]:
         batch("float16", real=False, with_peers=False),
         batch("bfloat16", real=False, with_peers=False),
         gumbel_suite(rows, vocab_size, rounds, quick),
+        gumbel_suite(*((2, 515) if quick else (8, 49152)), rounds, quick),
         call_suite(*((515, 2) if quick else (32000, 500))),
         strided_suite(*((2, 515, 2) if quick else (8, 128256, 31))),
     ]
