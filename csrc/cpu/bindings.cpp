@@ -83,8 +83,8 @@ void score_spans(const PyKernelParams& self, uintptr_t token_ids, uintptr_t coun
                  uintptr_t boundaries, int64_t spans, uintptr_t sums, int num_threads) {
   py::gil_scoped_release release;
   score_spans_cpu(self.params,
-                  {at<int64_t>(token_ids), at<bool>(counted), at<int64_t>(boundaries), spans, at<int64_t>(sums),
-                   at<int32_t>(counts)},
+                  {at<int64_t>(token_ids), at<uint8_t>(counted), at<int64_t>(boundaries), spans,
+                   at<int64_t>(sums), at<int32_t>(counts)},
                   num_threads);
 }
 

@@ -87,7 +87,10 @@ double adjusted_root(double exponent, double v, double at_mean) {
   return std::abs(r) < 1e-3 ? r + at_mean : r + std::log(v / r) / r;
 }
 
-constexpr int64_t kLevels = 16;  // of weights, 1/16 to 1
+constexpr int64_t kLevels = 16;     // of weights, 1/16 to 1
+constexpr int64_t kMostExact = 64;  // columns; of more, sums are interpolated between knots
+constexpr int64_t kKnots = 96;
+constexpr double kKnotsPerMean = 32;  // in cube roots
 constexpr double kFirstRoot = -10, kRootsPerUnit = 64;
 
 // The sums of kBlockTokens unweighted scores with the roots r* of a grid, by Newton's steps.
@@ -131,13 +134,9 @@ void unweighted_sums(Matrix<const int32_t> counts, Matrix<double> sums) {
     }
     if (levels == 0) continue;
     const double top = weights[levels - 1], at_mean = cube / (3 * square * std::sqrt(square));
-    for (int64_t a = 0; a < sums.columns; ++a) {
-      if (levels == 1 && tokens == kBlockTokens) {
-        sums(b, a) /= top;
-        continue;
-      }
+    const auto exact = [&](double weighted) {
       // K'(λ) = Σ n·c / (1 - λ·c) = s is concave in y = 1 / (1 - λ·top), so Newton's steps rise to the root.
-      const double sum = std::max(sums(b, a), 1e-9 * mean);
+      const double sum = std::max(weighted, 1e-9 * mean);
       double y = sum < mean ? sum / (tokens * top) : sum / mean;
       for (int step = 0; step < 60; ++step) {
         double value = 0, slope = 0;
@@ -157,7 +156,28 @@ void unweighted_sums(Matrix<const int32_t> counts, Matrix<double> sums) {
         variance += numbers[l] * (weights[l] * ratio) * (weights[l] * ratio);
       }
       const double strength = (1 - 1 / y) / top, exponent = strength * sum - log_mgf;
-      sums(b, a) = unweighted_sum(adjusted_root(exponent, strength * std::sqrt(variance), at_mean));
+      return unweighted_sum(adjusted_root(exponent, strength * std::sqrt(variance), at_mean));
+    };
+    // The cube roots of both sums are nearly linear in each other.
+    const bool interpolated = sums.columns > kMostExact;
+    std::vector<double> knots(interpolated ? kKnots : 0, -1.0);
+    const auto knot = [&](int64_t i) {
+      if (knots[i] < 0) knots[i] = std::pow(exact(mean * std::pow(i / kKnotsPerMean, 3.0)), 1.0 / 3);
+      return knots[i];
+    };
+    for (int64_t a = 0; a < sums.columns; ++a) {
+      if (levels == 1 && tokens == kBlockTokens) {
+        sums(b, a) /= top;
+        continue;
+      }
+      const double place = interpolated ? std::pow(sums(b, a) / mean, 1.0 / 3) * kKnotsPerMean : kKnots;
+      const int64_t low = static_cast<int64_t>(place);
+      if (low + 1 >= kKnots) {
+        sums(b, a) = exact(sums(b, a));
+        continue;
+      }
+      const double root = knot(low) + (place - static_cast<double>(low)) * (knot(low + 1) - knot(low));
+      sums(b, a) = root * root * root;
     }
   }
 }

@@ -187,7 +187,7 @@ void score_spans_tile(const KernelParams& params, const SpansArgs& args, const T
     prepare_block(params, grid, args.token_ids, args.counts, first, tile.token_end, block);
     const int64_t end = first + block.count;
     for (int i = 0; i < block.count; ++i)
-      block.mask[i] = args.counted[first + i] ? block.mask[i] * 0x1p22f : 0.0f;
+      block.mask[i] *= 0x1p22f * static_cast<float>(args.counted[first + i]);
     while (span < args.spans && args.boundaries[span + 1] <= first) ++span;
     for (int64_t key = tile.key_begin; key < tile.key_end; ++key) {
       score_key(params, grid, key, block);

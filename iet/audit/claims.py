@@ -239,15 +239,15 @@ class _Evidence:
         several = np.array([self.times[d] is not None for d in range(first, last)], np.bool_)
         for d in range(first, last):
             ids, levels, times, row = self.ids[d], self.levels[d], self.times[d], d - first
-            ends = np.array([0, len(ids)])
-            for level in np.unique(levels[levels > 0]).tolist():
-                of_level = score_spans(ids, ends, keys, counted=levels == level)[0]
-                sums[row] += of_level
-                weighted[row] += level / LEVELS * of_level
-                if times is not None:
-                    of_level = keys.sums(ids, ends, levels == level, 0, times)[0]
-                    other_sums[row] += of_level
-                    other_weighted[row] += level / LEVELS * of_level
+            ends, counted = np.array([0, len(ids)]), levels > 0
+            if not counted.any():
+                continue
+            sums[row] = score_spans(ids, ends, keys, counted=counted)[0]
+            if keys.profile.family.chooses:
+                weighted[row] = keys.sums(ids, ends, levels, 0)[0] / LEVELS
+            if times is not None:
+                other_sums[row] = keys.sums(ids, ends, counted, 0, times)[0]
+                other_weighted[row] = keys.sums(ids, ends, levels, 0, times)[0] / LEVELS
         tails = self._log_tails(first, sums, weighted, keys)
         if several.any():
             others = self._log_tails(first, other_sums, other_weighted, keys)

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.audit.parts import Parts
+from iet.decoding.activity import LEVELS
 from iet.kernels import pair_numbers, score_spans, score_tokens
 from iet.marks.keys import Keys, KeyTable
 from iet.marks.tokenizer import Encoding
-from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s
+from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s, UInt8s
 from iet.native.pairs import novelty_weights, number_pairs, repeats
 from iet.native.texts import Texts
 
@@ -251,6 +252,13 @@ class TokenBatch:
             everything = np.ones(len(self.ids), np.bool_) if mask is None else mask
             return keys.sums(self.ids, self.of_all(edges), everything, 0, times)
         return score_spans(self.ids, self.of_all(edges), keys, counted=mask)
+
+    def weighted_sums(
+        self, edges: Int64s, keys: KeyTable, levels: UInt8s, times: Int32s | None = None
+    ) -> Float64s:
+        """Return Σ c·x [S, K] between `edges` [S + 1], with c = `levels` [N] / 16; see `scores`."""
+        everywhere = self.among_all(levels, np.uint8(0))
+        return keys.sums(self.ids, self.of_all(edges), everywhere, 0, times) / LEVELS
 
 
 def token_extents(encoding: Encoding, spelled: bool) -> Int64s:

@@ -17,7 +17,7 @@ from iet.audit.prediction import Prediction
 from iet.decoding import log_activity
 from iet.decoding.activity import LEVELS, WeightedBlocks, evidence_blocks_of
 from iet.decoding.candidates import sum_activity, weighted_activity
-from iet.marks.keys import Keys
+from iet.marks.keys import Keys, KeyTable
 from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s, UInt8s
 
 PER_NAT = 0.8
@@ -238,11 +238,18 @@ def activity_of(
 ) -> Activity:
     """Return the activity of every key in a single text, without token-by-token scores."""
     evidence, blocks = _evidence(batch, hypothesis, levels)
-    sums = functools.partial(_sums, batch, keys, times=None if hypothesis is None else hypothesis.times)
-    family = keys.profile.family
+    family, times = keys.profile.family, None if hypothesis is None else hypothesis.times
     if blocks is not None:
-        log_ratios = weighted_activity(sums, len(keys), family, blocks, len(evidence))
+        assert isinstance(keys, KeyTable)
+        weights = np.zeros(len(evidence), np.uint8)
+        weights[blocks.tokens] = blocks.levels
+
+        def weighted_sums(edges: Int64s, low: int, high: int) -> Float64s:
+            return batch.weighted_sums(edges, keys.subset(slice(low, high)), weights, times)
+
+        log_ratios = weighted_activity(weighted_sums, len(keys), family, blocks, len(evidence))
         return Activity(log_ratios[None], blocks.number)
+    sums = functools.partial(_sums, batch, keys, times=times)
     log_ratios = sum_activity(sums, len(keys), family, evidence, np.zeros_like(evidence))
     return Activity(log_ratios[None], batch.count(evidence))
 

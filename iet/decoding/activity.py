@@ -178,7 +178,7 @@ class WeightedBlocks:
         if not len(self):
             return np.zeros((0, scores.shape[1]))
         weighted = scores[self.tokens] * (self.levels / np.float32(LEVELS)).astype(np.float32)[:, None]
-        return np.asarray(np.add.reduceat(weighted, self.firsts, axis=0, dtype=np.float64))
+        return np.asarray(np.add.reduceat(weighted, self.firsts, axis=0), np.float64)
 
     def log_activity(self, sums: Float64s, family: Family) -> Float64s:
         """Return `log_activity` [D, K] of weighted sums [B, K]; its null law is that of `number` tokens."""

@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from iet.decoding.activity import LEVELS, WeightedBlocks, block_counts, block_starts, log_activity
+from iet.decoding.activity import WeightedBlocks, block_counts, block_starts, log_activity
 from iet.decoding.posterior import at_most, likely_agents
 from iet.marks.families import Family
 from iet.native.arrays import Bools, Float64s, Int64s
 
 SpanSums = Callable[[Int64s, Bools, int, int], Float64s]
 """(boundaries [S + 1], counted [T], first agent, last agent + 1) -> sums of scores [S, agents]."""
+
+WeightedSums = Callable[[Int64s, int, int], Float64s]
+"""(boundaries [S + 1], first agent, last agent + 1) -> weighted sums of scores [S, agents]."""
 
 _CHUNK = 1024  # agents whose sums are in memory at a time
 
@@ -46,18 +49,13 @@ def sum_activity(sums_of: SpanSums, agents: int, family: Family, scored: Bools, 
 
 
 def weighted_activity(
-    sums_of: SpanSums, agents: int, family: Family, blocks: WeightedBlocks, tokens: int
+    sums_of: WeightedSums, agents: int, family: Family, blocks: WeightedBlocks, tokens: int
 ) -> Float64s:
     """Return `WeightedBlocks.log_activity` of every agent of one text from sums over spans."""
     edges, activity = np.append(blocks.tokens[blocks.firsts], tokens), np.zeros(agents)
-    of_levels = dict[int, Bools]()
-    for level in np.unique(blocks.levels).tolist():
-        of_levels[level] = np.zeros(tokens, np.bool_)
-        of_levels[level][blocks.tokens[blocks.levels == level]] = True
     for low in range(0, agents if len(blocks) else 0, _CHUNK):
         high = min(low + _CHUNK, agents)
-        sums = sum(level / LEVELS * sums_of(edges, mask, low, high) for level, mask in of_levels.items())
-        activity[low:high] = blocks.log_activity(np.asarray(sums), family)[0]
+        activity[low:high] = blocks.log_activity(sums_of(edges, low, high), family)[0]
     return activity
 
 

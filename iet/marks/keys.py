@@ -228,9 +228,17 @@ class KeyTable(Keys):
         return host.score_tokens(self.marking, texts.ids, counts, num_threads)
 
     def sums(
-        self, token_ids: Ids, cuts: Ids, counted: Mask, num_threads: int, times: Ids32 | None = None
+        self,
+        token_ids: Ids,
+        cuts: Ids,
+        counted: Mask | NDArray[np.uint8],
+        num_threads: int,
+        times: Ids32 | None = None,
     ) -> NDArray[np.float64]:
-        """Return sums over spans, float64 [S, K]; `times` as in `scores`."""
+        """Return sums over spans, float64 [S, K]; `times` as in `scores`.
+
+        `counted`: also weights w, uint8 [T] of at most 16, for sums of w·x.
+        """
         counts = self.times_before(Texts.single(token_ids)) if times is None else times
         return host.score_spans(self.marking, token_ids, cuts, counted, counts, num_threads)
 

@@ -287,16 +287,16 @@ def score_spans(
     marking: KernelParams,
     token_ids: NDArray[np.int64],
     cuts: NDArray[np.int64],
-    counted: NDArray[np.bool_],
+    counted: NDArray[np.bool_] | NDArray[np.uint8],
     counts: NDArray[np.int32] | None,
     num_threads: int,
 ) -> NDArray[np.float64]:
     """Return sums over spans, float64 [S, K]: `iet.score_spans`, of checked arguments; see `score_tokens`."""
     if cpu is None:
         return reference.score_spans(marking, token_ids, cuts, counted, counts)
-    counted = np.ascontiguousarray(counted)
+    weights = np.ascontiguousarray(counted)
     units = np.zeros((len(cuts) - 1, len(marking)), dtype=np.int64)
-    addresses = token_ids.ctypes.data, _address(counts), counted.ctypes.data, cuts.ctypes.data
+    addresses = token_ids.ctypes.data, _address(counts), weights.ctypes.data, cuts.ctypes.data
     _native(marking).score_spans(*addresses, len(units), units.ctypes.data, num_threads)
     return np.multiply(units, reference.SPAN_UNIT, dtype=np.float64)
 

@@ -390,12 +390,13 @@ def score_spans(
     marking: KernelParams,
     token_ids: NDArray[np.integer[Any]],
     boundaries: NDArray[np.integer[Any]],
-    counted: NDArray[np.bool_],
+    counted: NDArray[np.bool_] | NDArray[np.uint8],
     counts: NDArray[np.int32] | None = None,
 ) -> NDArray[np.float64]:
     """Return Σ x_j(a) over the counted j of [boundaries[s], boundaries[s+1]): float64 [S, K].
 
     Every score is rounded to a multiple of 2^-22, half to even, so the sum does not depend on its order.
+    `counted` may hold weights, uint8 of at most 16: then w·x is added.
     `counts` as in `score_tokens`.
     """
     if counts is None and marking.counted:
@@ -405,7 +406,7 @@ def score_spans(
         unit = slice(key, key + 1)
         alone = dataclasses.replace(marking, subkeys=marking.subkeys[unit], k_p=marking.k_p[unit])
         column = score_tokens(alone, token_ids, counts)[:, 0]
-        units = np.rint(np.where(counted, column, 0).astype(np.float64) / SPAN_UNIT)
+        units = np.rint((column * (counted / np.float32(SPAN_UNIT)).astype(np.float32)).astype(np.float64))
         total = np.append(0.0, np.cumsum(units))
         sums[:, key] = (total[boundaries[1:]] - total[boundaries[:-1]]) * SPAN_UNIT
     return sums

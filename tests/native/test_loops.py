@@ -162,7 +162,8 @@ def _counted_sums(draw: Draw, turn: int) -> tuple[Any, ...]:
 def _unweighted_sums(draw: Draw, turn: int) -> tuple[Any, ...]:
     counts = draw.poisson((0.3, 2)[turn % 2], (20, 16)).astype(np.int32)
     counts[0], counts[1, 3] = 0, 16 * (turn % 3 == 0)
-    return counts, counts @ np.arange(1, 17)[:, None] / 16 * draw.uniform(0, 4, (20, AGENTS))
+    columns = 70 if turn % 3 == 1 else AGENTS  # many are interpolated
+    return counts, counts @ np.arange(1, 17)[:, None] / 16 * draw.uniform(0, 4, (20, columns)) ** 2
 
 
 def _times_before(draw: Draw, turn: int) -> tuple[Any, ...]:

@@ -89,6 +89,36 @@ def _sums_of_roots() -> Float64s:
     return sums
 
 
+@numba.njit
+def _unweighted(total: float, weights: Float64s, numbers: Float64s, table: Float64s) -> float:
+    mean = square = cube = tokens = 0.0
+    for c, n in zip(weights, numbers):  # noqa: B905
+        tokens, mean, square, cube = tokens + n, mean + n * c, square + n * c * c, cube + n * c * c * c
+    top, at_mean = weights[-1], cube / (3 * square * math.sqrt(square))
+    total = max(total, 1e-9 * mean)
+    y = total / (tokens * top) if total < mean else total / mean
+    for _ in range(60):
+        value = slope = 0.0
+        for c, n in zip(weights, numbers):  # noqa: B905
+            ratio = top / (c + (top - c) * y)
+            value += n * c * ratio
+            slope += n * (c * c / top) * ratio * ratio
+        change = (total - value * y) / slope
+        y += change
+        if abs(change) <= 1e-6 * y:
+            break
+    log_mgf = variance = 0.0
+    for c, n in zip(weights, numbers):  # noqa: B905
+        ratio = y * top / (c + (top - c) * y)
+        log_mgf += n * math.log(ratio)
+        variance += n * (c * ratio) * (c * ratio)
+    strength = (1 - 1 / y) / top
+    root = _adjusted_root(strength * total - log_mgf, strength * math.sqrt(variance), at_mean)
+    at = min(max((root + 10) * 64, 0.0), len(table) - 1.0)
+    low = min(int(at), len(table) - 2)
+    return table[low] + (at - low) * (table[low + 1] - table[low])
+
+
 @twin
 def unweighted_sums(counts: Int32s, sums: Float64s) -> None:
     table = _sums_of_roots()
@@ -96,37 +126,24 @@ def unweighted_sums(counts: Int32s, sums: Float64s) -> None:
         levels = np.flatnonzero(counts[b])
         if not len(levels):
             continue
-        weights, numbers = (levels + 1.0) / 16, counts[b][levels].astype(np.float64)
-        tokens = mean = square = cube = 0.0
+        weights, numbers, mean = (levels + 1.0) / 16, counts[b][levels].astype(np.float64), 0.0
         for c, n in zip(weights, numbers):  # noqa: B905
-            tokens, mean, square, cube = tokens + n, mean + n * c, square + n * c * c, cube + n * c * c * c
-        top, at_mean = weights[-1], cube / (3 * square * math.sqrt(square))
+            mean += n * c
         for a in range(sums.shape[1]):
-            if len(levels) == 1 and tokens == BLOCK:
-                sums[b, a] /= top
+            if len(levels) == 1 and numbers[0] == BLOCK:
+                sums[b, a] /= weights[-1]
                 continue
-            total = max(sums[b, a], 1e-9 * mean)
-            y = total / (tokens * top) if total < mean else total / mean
-            for _ in range(60):
-                value = slope = 0.0
-                for c, n in zip(weights, numbers):  # noqa: B905
-                    ratio = top / (c + (top - c) * y)
-                    value += n * c * ratio
-                    slope += n * (c * c / top) * ratio * ratio
-                change = (total - value * y) / slope
-                y += change
-                if abs(change) <= 1e-6 * y:
-                    break
-            log_mgf = variance = 0.0
-            for c, n in zip(weights, numbers):  # noqa: B905
-                ratio = y * top / (c + (top - c) * y)
-                log_mgf += n * math.log(ratio)
-                variance += n * (c * ratio) * (c * ratio)
-            strength = (1 - 1 / y) / top
-            root = _adjusted_root(strength * total - log_mgf, strength * math.sqrt(variance), at_mean)
-            at = min(max((root + 10) * 64, 0.0), len(table) - 1.0)
-            low = min(int(at), len(table) - 2)
-            sums[b, a] = table[low] + (at - low) * (table[low + 1] - table[low])
+            place = math.pow(sums[b, a] / mean, 1.0 / 3) * 32 if sums.shape[1] > 64 else 96.0
+            low = int(place)
+            if low + 1 >= 96:
+                sums[b, a] = _unweighted(sums[b, a], weights, numbers, table)
+                continue
+            left = math.pow(_unweighted(mean * math.pow(low / 32, 3.0), weights, numbers, table), 1.0 / 3)
+            right = math.pow(
+                _unweighted(mean * math.pow((low + 1) / 32, 3.0), weights, numbers, table), 1.0 / 3
+            )
+            root = left + (place - low) * (right - left)
+            sums[b, a] = root * root * root
 
 
 @twin
