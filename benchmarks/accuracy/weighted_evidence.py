@@ -6,7 +6,7 @@ Reads the texts that `benchmarks.accuracy.counting` wrote into DIR. The turns of
 breaks, cut to N tokens at a blank, and read like any text.
 
 * found in: the first N of a grid at which a half and nine tenths of the agents are found among six.
-* nats: mean of -log p of the agents at the last N.
+* nats: mean of -log p of the agents at the last N, and its share of the entropy of the tokens.
 * null: p-values of keys that no text was marked with, in whole texts, `--pairs` pairs of a text and a key.
 * tails: p-values of keys against their share by importance sampling, in the first 200 and 1,000 tokens of
   texts. Scores are drawn under no mark and under marks of several strengths in several spans.
@@ -137,8 +137,8 @@ def null(
     tokenizer, counts = counting.tokenizer_of(cell.writer), dict.fromkeys(map(str, LEVELS_OF_NULL), 0)
     for i in range(number):
         text = "\n".join(tokenizer.decode(turn.tolist()) for turn in written.ids[i].reshape(-1, written.turn))
-        for number in range(registries):
-            registry = null_keys(tokenizer, f"{cell.name}/{i}", number)
+        for r in range(registries):
+            registry = null_keys(tokenizer, f"{cell.name}/{i}", r)
             values = log_p(registry, weights, model, text)
             for level in LEVELS_OF_NULL:
                 counts[str(level)] += int((values <= math.log(level)).sum())
@@ -235,7 +235,15 @@ def markdown(rows: Sequence[dict[str, Any]], options: argparse.Namespace) -> str
     def shown(count: int | None) -> str:
         return f"> {GRID[-1]}" if count is None else str(count)
 
-    found = [{**row, "half": shown(row["half"]), "nine_tenths": shown(row["nine_tenths"])} for row in rows]
+    found = [
+        {
+            **row,
+            "half": shown(row["half"]),
+            "nine_tenths": shown(row["nine_tenths"]),
+            "used": row["nats"] / GRID[-1] / row["entropy"],
+        }
+        for row in rows
+    ]
     formats = {
         "writer": "{writer}",
         "T": "{temperature:g}",
@@ -245,6 +253,7 @@ def markdown(rows: Sequence[dict[str, Any]], options: argparse.Namespace) -> str
         "half found in": "{half}",
         "nine tenths": "{nine_tenths}",
         "nats": "{nats:.1f}",
+        "of the entropy": "{used:.3f}",
     }
     parts = [columns(found, formats)]
     totals = []
