@@ -254,11 +254,15 @@ class TokenBatch:
         return score_spans(self.ids, self.of_all(edges), keys, counted=mask)
 
     def weighted_sums(
-        self, edges: Int64s, keys: KeyTable, levels: UInt8s, times: Int32s | None = None
+        self, edges: Int64s, keys: Keys, levels: UInt8s, times: Int32s | None = None
     ) -> Float64s:
         """Return Σ c·x [S, K] between `edges` [S + 1], with c = `levels` [N] / 16; see `scores`."""
         everywhere = self.among_all(levels, np.uint8(0))
-        return keys.sums(self.ids, self.of_all(edges), everywhere, 0, times) / LEVELS
+        arguments = self.ids, self.of_all(edges), everywhere, 0
+        if times is None:
+            return keys.sums(*arguments) / LEVELS
+        assert isinstance(keys, KeyTable)
+        return keys.sums(*arguments, times) / LEVELS
 
 
 def token_extents(encoding: Encoding, spelled: bool) -> Int64s:

@@ -17,7 +17,7 @@ from iet.audit.prediction import Prediction
 from iet.decoding import log_activity
 from iet.decoding.activity import LEVELS, WeightedBlocks, evidence_blocks_of
 from iet.decoding.candidates import sum_activity, weighted_activity
-from iet.marks.keys import Keys, KeyTable
+from iet.marks.keys import Keys
 from iet.native.arrays import Bools, Float32s, Float64s, Int32s, Int64s, UInt8s
 
 PER_NAT = 0.8
@@ -240,7 +240,6 @@ def activity_of(
     evidence, blocks = _evidence(batch, hypothesis, levels)
     family, times = keys.profile.family, None if hypothesis is None else hypothesis.times
     if blocks is not None:
-        assert isinstance(keys, KeyTable)
         weights = np.zeros(len(evidence), np.uint8)
         weights[blocks.tokens] = blocks.levels
 

@@ -129,8 +129,13 @@ class Keys(Protocol):
     def scores(self, texts: Texts, num_threads: int) -> NDArray[Any]:
         """Return x_j [N, K], 0 in the padding: `score_tokens` without its checks of arguments."""
 
-    def sums(self, token_ids: Ids, cuts: Ids, counted: Mask, num_threads: int) -> NDArray[np.float64]:
-        """Return sums over spans [S, K]: `score_spans` without its checks of arguments."""
+    def sums(
+        self, token_ids: Ids, cuts: Ids, counted: Mask | NDArray[np.uint8], num_threads: int
+    ) -> NDArray[np.float64]:
+        """Return sums over spans [S, K]: `score_spans` without its checks of arguments.
+
+        `counted`: also weights w, uint8 [T] of at most 16, for sums of w·x.
+        """
 
     def pairs(self, texts: Texts, counted: Mask | None = None) -> tuple[Ids, Mask]:
         """Number the scored positions: `kernels.pair_numbers` without its checks of arguments.
@@ -235,10 +240,7 @@ class KeyTable(Keys):
         num_threads: int,
         times: Ids32 | None = None,
     ) -> NDArray[np.float64]:
-        """Return sums over spans, float64 [S, K]; `times` as in `scores`.
-
-        `counted`: also weights w, uint8 [T] of at most 16, for sums of w·x.
-        """
+        """Return sums over spans, float64 [S, K]; `times` as in `scores`."""
         counts = self.times_before(Texts.single(token_ids)) if times is None else times
         return host.score_spans(self.marking, token_ids, cuts, counted, counts, num_threads)
 

@@ -127,6 +127,28 @@ def test_sums_over_spans_give_the_activity_of_token_scores() -> None:
     np.testing.assert_allclose(activity_of(batch, reader.keys, levels).log_ratios[0], expected, atol=1e-4)
 
 
+def test_marks_of_engines_are_weighted_by_tokens_and_by_sums() -> None:
+    ids = np.random.default_rng(4).integers(0, 30, 400)
+    agents = {f"a{i}": i + 1 for i in range(90)}
+    few = iet.EngineKeys("vllm-gumbel", {name: agents[name] for name in ("a0", "a1", "a2")}, vocab_size=64)
+    many = iet.EngineKeys("vllm-gumbel", agents, vocab_size=64)
+    log_p = []
+    for keys in (few, many):
+        plan = iet.Auditor(keys).plan
+        batch = TokenBatch.of(Encoding(ids), None, plan.readers[0].keys, None)
+        matrix = score(plan, plan.readers[0], batch)
+        log_p.append(matrix.log_p[0, :3])
+        levels = evidence_levels(batch, keys.scoring_keys())
+        assert levels is not None
+        edges, scores = np.array([0, 150, 400]), keys.scoring_keys().scores(batch.joined, 1)
+        weighted = np.where(batch.scored, levels, 0).astype(np.uint8)
+        expected = np.add.reduceat(scores * (weighted / LEVELS)[:, None], edges[:-1], axis=0)
+        np.testing.assert_allclose(
+            batch.weighted_sums(edges, keys.scoring_keys(), weighted), expected, atol=1e-3
+        )
+    np.testing.assert_allclose(*log_p, atol=1e-3)
+
+
 def test_a_cosine_mark_has_no_weights() -> None:
     registry = teams.team()
     plan = iet.Auditor(registry).plan

@@ -65,20 +65,21 @@ class ForeignKeys(Keys, abc.ABC):
         return is_scored(texts.ids, self.profile.scheme.n_gram, self.profile.vocab_size)
 
     def sums(
-        self, token_ids: Ids, cuts: Ids, counted: NDArray[np.bool_], num_threads: int
+        self, token_ids: Ids, cuts: Ids, counted: NDArray[np.bool_] | NDArray[np.uint8], num_threads: int
     ) -> NDArray[np.float64]:
-        """Return sums over spans [S, K]: `score_spans` without its checks of arguments."""
+        """Return sums over spans [S, K], see `Keys.sums`."""
         texts = Texts.single(token_ids)
-        positions = np.flatnonzero(counted & self.scored(texts))
+        positions = np.flatnonzero((counted > 0) & self.scored(texts))
         edges = np.searchsorted(positions, cuts)
         filled = edges[1:] > edges[:-1]
         sums = np.zeros((len(cuts) - 1, len(self)))
         if not filled.any():
             return sums
         positions, starts = positions[edges[0] : edges[-1]], edges[:-1][filled] - edges[0]
+        factors = (counted[positions] / np.float32(SPAN_UNIT)).astype(np.float32)[:, None]
         for first in range(0, len(self), _BLOCK):
             units = self.subset(slice(first, first + _BLOCK)).scores(texts, num_threads)[positions]
-            units *= 1 / SPAN_UNIT  # a power of two
+            units *= factors
             np.rint(units, out=units)
             sums[filled, first : first + _BLOCK] = np.add.reduceat(units, starts, axis=0, dtype=np.float64)
         sums *= SPAN_UNIT
