@@ -55,7 +55,7 @@ struct ScoreArgs {
 
 struct SpansArgs {
   const int64_t* token_ids;   // [tokens]
-  const uint8_t* counted;     // [tokens], 0 or 1, or weights of at most 16
+  const uint8_t* counted;     // [tokens], 0 or 1; weights of at most 16, if scores are at least 0
   const int64_t* boundaries;  // [spans + 1] ascending, within the text
   int64_t spans;
   int64_t* sums;                    // [spans, n_keys] packed, zero before; in units of 2^-22

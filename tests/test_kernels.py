@@ -21,6 +21,7 @@ from iet.marks.registry import Registry
 from iet.marks.scheme import SCHEME_VERSION, Profile, Scheme
 from iet.native import host, reference
 from iet.native.pairs import repeats
+from iet.native.texts import Texts
 from tests.support.conditions import each_isa, needs_native
 from tests.support.keys import key_table
 from tests.support.known_answers import FOLDER, from_bits, vectors
@@ -287,6 +288,8 @@ def test_spans_hold_the_sums_of_their_scores(isa: str, family: str) -> None:
     rounded = np.rint(kernels.score_tokens(ids, keys).astype(np.float64) * 2**22) / 2**22 * counted[:, None]
     expected = np.array([rounded[a:b].sum(axis=0) for a, b in itertools.pairwise(cuts)])
     assert np.array_equal(kernels.score_spans(ids, cuts, keys, counted=counted), expected)
+    if family == "gumbel":
+        _check_weighted_sums(keys, ids, cuts, rng)
     assert kernels.score_spans(ids[:0], [0], keys).shape == (0, len(keys))
     far = [2**63 - 10**8, -(2**63)]  # their difference wraps, and would seem to ascend
     for bad in ([0, 1001], [5, 4], [-1, 3], far, [0, *far, 3], np.array([0, 2**64 - 1], np.uint64)):
@@ -297,6 +300,16 @@ def test_spans_hold_the_sums_of_their_scores(isa: str, family: str) -> None:
             kernels.score_spans(ids, bad, keys)
     with pytest.raises(ShapeError, match="counted"):
         kernels.score_spans(ids, cuts, keys, counted=np.ones(3, bool))
+
+
+def _check_weighted_sums(keys: Any, ids: Any, cuts: Any, rng: np.random.Generator) -> None:
+    weights = rng.integers(0, 17, len(ids)).astype(np.uint8)
+    weighted = keys.sums(ids, cuts, weights, 1)
+    times = keys.times_before(Texts.single(ids))
+    assert np.array_equal(weighted, reference.score_spans(keys.marking, ids, cuts, weights, times))
+    scores = kernels.score_tokens(ids, keys).astype(np.float64)
+    expected = [weights[a:b] @ scores[a:b] for a, b in itertools.pairwise(cuts)]
+    np.testing.assert_allclose(weighted, expected, atol=1e-3)
 
 
 def shifted(values: Any, dtype: type) -> np.ndarray[Any, Any]:

@@ -134,7 +134,7 @@ class Keys(Protocol):
     ) -> NDArray[np.float64]:
         """Return sums over spans [S, K]: `score_spans` without its checks of arguments.
 
-        `counted`: also weights w, uint8 [T] of at most 16, for sums of w·x.
+        `counted`: also weights w, uint8 [T] of at most 16, for sums of w·x, of scores of at least 0.
         """
 
     def pairs(self, texts: Texts, counted: Mask | None = None) -> tuple[Ids, Mask]:
