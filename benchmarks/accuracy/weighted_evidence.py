@@ -2,8 +2,8 @@
 
     python -m benchmarks.accuracy.weighted_evidence --work DIR -o benchmarks/results/weighted_evidence.json
 
-Reads the texts that `benchmarks.accuracy.counting` wrote into DIR. The turns of an agent are joined by line
-breaks, cut to N tokens at a blank, and read like any text.
+Reads the texts that `benchmarks.accuracy.counting` wrote into DIR, and writes more predictable ones. The turns
+of an agent are joined by line breaks, cut to N tokens at a blank, and read like any text.
 
 * found in: the first N of a grid at which a half and nine tenths of the agents are found among six.
 * nats: mean of -log p of the agents at the last N, and its share of the entropy of the tokens.
@@ -47,6 +47,10 @@ WRITTEN = (
     *("smollm2-apart-T0.4-12x200", "smollm2-apart-T0.6-12x200"),
     *("second-apart-T0.5-12x200", "second-apart-T0.7-12x200", "shipped-apart-T0.5-12x200"),
 )
+PREDICTABLE = counting.Cell("second", "apart", 0.35, 12, 200)
+"""Written here, if its texts are not there."""
+
+CELLS = (*WRITTEN, PREDICTABLE.name)
 TAILS_OF = WRITTEN[0], WRITTEN[-1]
 MODELS = ("shipped", "second", "smollm2")
 WEIGHTS = ("none", "novelty", *MODELS)
@@ -194,7 +198,7 @@ def measure(
         "nats": float(-of_text[:, -1].mean()),
         "found": shares.tolist(),
     }
-    per_text = NULL_KEYS * min(options.texts, 4) * len(WRITTEN)
+    per_text = NULL_KEYS * min(options.texts, 4) * len(options.cells)
     registries = -(-options.pairs // per_text)
     row["null"] = null(cell, written, min(options.texts, 4), registries, model, weights)
     if weights in ("none", "novelty", "smollm2") and cell.name in TAILS_OF:
@@ -216,10 +220,14 @@ def first(reached: Any) -> int | None:
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
-    cells = {cell.name: cell for cell in counting.CELLS}
+    cells = {cell.name: cell for cell in (*counting.CELLS, PREDICTABLE)}
     rows = []
     for name in tqdm(options.cells, unit="cell"):
         written = counting.load(options.work, cells[name], options.split)
+        if written is None and name == PREDICTABLE.name:
+            writer = counting.WRITERS[PREDICTABLE.writer](PREDICTABLE.temperature)
+            written = counting.write(writer, PREDICTABLE, options.split, options.texts)
+            counting.save(options.work, PREDICTABLE, options.split, written)
         if written is None:
             missing = f"got no {options.split} texts of {name}; benchmarks.accuracy.counting writes them"
             raise InputError(f"{options.work}: {missing}")
@@ -288,7 +296,7 @@ def main() -> None:
     line.add_argument("--work", type=pathlib.Path, required=True, help="folder of the texts")
     line.add_argument("--split", choices=tuple(counting.SPLITS), default="evaluation")
     line.add_argument("--texts", type=int, default=12, help="of a cell")
-    line.add_argument("--cells", nargs="+", choices=WRITTEN, default=WRITTEN)
+    line.add_argument("--cells", nargs="+", choices=CELLS, default=CELLS)
     line.add_argument("--weights", nargs="+", choices=WEIGHTS, default=WEIGHTS)
     line.add_argument("--pairs", type=int, default=1_000_000, help="of the null, for each kind of weights")
     options = line.parse_args()
