@@ -2,8 +2,8 @@
 
     python -m benchmarks.accuracy.weighted_evidence --work DIR -o benchmarks/results/weighted_evidence.json
 
-Reads the texts that `benchmarks.accuracy.counting` wrote into DIR, and writes more predictable ones. The turns
-of an agent are joined by line breaks, cut to N tokens at a blank, and read like any text.
+Reads the texts that `benchmarks.accuracy.counting` wrote into DIR, and writes more predictable ones. The
+turns of an agent are joined by line breaks, cut to N tokens at a blank, and read like any text.
 
 * found in: the first N of a grid at which a half and nine tenths of the agents are found among six.
 * nats: mean of -log p of the agents at the last N, and its share of the entropy of the tokens.
