@@ -168,6 +168,17 @@ def test_chosen_tokens_have_the_largest_marked_logit(vocab_size: int, temperatur
         assert (expected[3:] >= 0).all()
 
 
+def test_no_rows_are_chosen_for() -> None:
+    keys = key_table(64, n_gram=2, family="gumbel", k_p=1)
+    logits = np.zeros((2, 64), np.float32)
+    nothing = np.zeros((0, 1), np.int64), np.zeros(0, np.int64)
+    for part, rows in ((logits[:0], None), (logits, np.zeros(0, np.int64))):
+        chosen, highest = kernels.choose(part, *nothing, keys, rows=rows)
+        assert chosen.shape == highest.shape == (0,)
+    kernels.embed_(logits, *nothing, keys, rows=nothing[1])
+    assert (logits == 0).all()
+
+
 def test_a_family_that_adds_to_logits_chooses_no_token() -> None:
     logits = np.zeros((1, 64), np.float32)
     with pytest.raises(InputError, match="expected gumbel, which chooses tokens"):

@@ -206,7 +206,7 @@ class _Rows(NamedTuple):
         if times is not None and count and times.min() < 0:
             row = int(np.flatnonzero(times < 0)[0])
             raise InputError(f"counts: row {row} holds {times[row]}, expected at least 0")
-        if cpu is None or index is not None:
+        if count and (cpu is None or index is not None):
             _check_rows(context_ids, slot_ids, kappas, len(marking))
         if index is not None:  # rows that are not named are unmarked ones, and those cost nothing
             context_ids = _scatter(context_ids, index, logits.rows, 0)
