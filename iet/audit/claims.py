@@ -235,7 +235,7 @@ class _Evidence:
         times two.
         """
         shape = last - first, len(keys)
-        sums, other_sums, weighted, other_weighted = (np.zeros(shape) for _ in range(4))
+        sums, weighted, in_all = (np.zeros(shape) for _ in range(3))
         several = np.array([self.times[d] is not None for d in range(first, last)], np.bool_)
         for d in range(first, last):
             ids, levels, times, row = self.ids[d], self.levels[d], self.times[d], d - first
@@ -245,24 +245,23 @@ class _Evidence:
             sums[row] = score_spans(ids, ends, keys, counted=counted)[0]
             if keys.profile.family.chooses:
                 weighted[row] = keys.sums(ids, ends, levels, 0)[0] / LEVELS
-            if times is not None:
-                other_sums[row] = keys.sums(ids, ends, counted, 0, times)[0]
-                other_weighted[row] = keys.sums(ids, ends, levels, 0, times)[0] / LEVELS
-        tails = self._log_tails(first, sums, weighted, keys)
+            if times is not None:  # counts are in the seeds of a family whose scores have weights
+                in_all[row] = keys.sums(ids, ends, levels, 0, times)[0] / LEVELS
+        if not keys.profile.family.chooses:
+            of_pieces = np.repeat(self.counts[first:last], len(keys))
+            return sums, log_tails(sums.ravel(), of_pieces, keys.profile.family).reshape(shape)
+        tails = self._weighted_log_tails(first, weighted, keys)
         if several.any():
-            others = self._log_tails(first, other_sums, other_weighted, keys)
+            others = self._weighted_log_tails(first, in_all, keys)
             lower = np.minimum(0.0, np.minimum(tails, others) + math.log(2))
             tails = np.where(several[:, None], lower, tails)
         return sums, tails
 
-    def _log_tails(self, first: int, sums: Float64s, weighted: Float64s, keys: Any) -> Float64s:
-        """Return the log p-value of each key in each piece by itself, [last - first, K]."""
-        family, counts = keys.profile.family, self.counts[first : first + len(sums)]
-        if family.chooses:
-            levels = [np.bincount(of, minlength=LEVELS + 1)[1:] for of in self.levels[first:][: len(sums)]]
-            sums, counts = unweighted_sums(weighted, np.array(levels)), np.full(len(sums), BLOCK)
-        of_pieces = np.repeat(counts, sums.shape[1])
-        return log_tails(sums.ravel(), of_pieces, family).reshape(sums.shape)
+    def _weighted_log_tails(self, first: int, weighted: Float64s, keys: Any) -> Float64s:
+        """Return the log p-value of each key in each piece, from its weighted sums [last - first, K]."""
+        levels = [np.bincount(of, minlength=LEVELS + 1)[1:] for of in self.levels[first:][: len(weighted)]]
+        sums = unweighted_sums(weighted, np.array(levels))
+        return log_tails(sums.ravel(), np.full(sums.size, BLOCK), keys.profile.family).reshape(sums.shape)
 
 
 def _known(reading: TokenBatch, n_gram: int) -> Bools:

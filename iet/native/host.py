@@ -210,10 +210,8 @@ class _Rows(NamedTuple):
             _check_rows(context_ids, slot_ids, kappas, len(marking))
         if index is not None:  # rows that are not named are unmarked ones, and those cost nothing
             context_ids = _scatter(context_ids, index, logits.rows, 0)
-            slot_ids, kappas = (
-                _scatter(slot_ids, index, logits.rows, -1),
-                _scatter(kappas, index, logits.rows, 0),
-            )
+            slot_ids = _scatter(slot_ids, index, logits.rows, -1)
+            kappas = _scatter(kappas, index, logits.rows, 0)
             times = None if times is None else _scatter(times, index, logits.rows, 0)
         return cls(context_ids, slot_ids, kappas, times, index, threads)
 
