@@ -36,40 +36,39 @@ struct PyKernelParams {
   }
 };
 
+// What embed and choose take first.
+EmbedArgs embed_args(uintptr_t logits, int32_t dtype, int64_t rows, int64_t columns, int64_t row_stride,
+                     int64_t element_stride, uintptr_t contexts, uintptr_t slots, uintptr_t kappas,
+                     uintptr_t counts) {
+  check(dtype >= 0 && dtype <= 2, "unknown dtype");
+  return {at<void>(logits),
+          static_cast<DType>(dtype),
+          rows,
+          columns,
+          row_stride,
+          element_stride,
+          at<int64_t>(contexts),
+          at<int32_t>(slots),
+          at<float>(kappas),
+          at<int32_t>(counts)};
+}
+
 bool embed_logits(const PyKernelParams& self, uintptr_t logits, int32_t dtype, int64_t rows, int64_t columns,
                   int64_t row_stride, int64_t element_stride, uintptr_t contexts, uintptr_t slots,
                   uintptr_t kappas, uintptr_t counts, int num_threads) {
-  check(dtype >= 0 && dtype <= 2, "unknown dtype");
+  const EmbedArgs args =
+      embed_args(logits, dtype, rows, columns, row_stride, element_stride, contexts, slots, kappas, counts);
   py::gil_scoped_release release;
-  const EmbedArgs args = {at<void>(logits),
-                          static_cast<DType>(dtype),
-                          rows,
-                          columns,
-                          row_stride,
-                          element_stride,
-                          at<int64_t>(contexts),
-                          at<int32_t>(slots),
-                          at<float>(kappas),
-                          at<int32_t>(counts)};
   return embed_cpu(self.params, args, num_threads);
 }
 
 bool choose_tokens(const PyKernelParams& self, uintptr_t logits, int32_t dtype, int64_t rows, int64_t columns,
                    int64_t row_stride, int64_t element_stride, uintptr_t contexts, uintptr_t slots,
                    uintptr_t kappas, uintptr_t counts, uintptr_t chosen, uintptr_t highest, int num_threads) {
-  check(dtype >= 0 && dtype <= 2, "unknown dtype");
   check(self.params.family == Family::gumbel, "the family chooses no token");
+  const EmbedArgs args =
+      embed_args(logits, dtype, rows, columns, row_stride, element_stride, contexts, slots, kappas, counts);
   py::gil_scoped_release release;
-  const EmbedArgs args = {at<void>(logits),
-                          static_cast<DType>(dtype),
-                          rows,
-                          columns,
-                          row_stride,
-                          element_stride,
-                          at<int64_t>(contexts),
-                          at<int32_t>(slots),
-                          at<float>(kappas),
-                          at<int32_t>(counts)};
   return choose_cpu(self.params, {args, at<int64_t>(chosen), at<float>(highest)}, num_threads);
 }
 
