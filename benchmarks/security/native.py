@@ -133,27 +133,47 @@ def _score(line: Line) -> bool:
 
 def _score_spans(line: Line) -> bool:
     marking, ids, counts = _text(line)
-    cuts, counted = _array(line, "cuts", np.int64), _array(line, "counted", np.bool_)
-    sums = reference.score_spans(marking, ids, cuts, counted, counts)
+    cuts, weights = _array(line, "cuts", np.int64), _array(line, "weights", np.uint8)
+    sums = reference.score_spans(marking, ids, cuts, weights, counts)
     return np.array_equal(sums, _array(line, "sums", np.int64).reshape(sums.shape) * reference.SPAN_UNIT)
 
 
+def _rows(line: Line, logits: NDArray[Any]) -> tuple[Any, ...]:
+    """Return the arguments of `reference.embed_` and `choose`, for logits with the strides of the call."""
+    size, rows = logits.dtype.itemsize, line["rows"]
+    view = np.lib.stride_tricks.as_strided(
+        logits[line["origin"] :],
+        (rows, line["columns"]),
+        (line["row_stride"] * size, line["element_stride"] * size),
+        writeable=True,
+    )
+    contexts = _array(line, "contexts", np.int64).reshape(rows, -1)
+    slots, counts = _array(line, "slots", np.int32), _array(line, "counts", np.int32)
+    return _marking(line), view, contexts, slots, _array(line, "kappas", np.float32), counts
+
+
 def _embed(line: Line) -> bool:
-    marking, dtype, rows = _marking(line), DTYPES[line["dtype"]], line["rows"]
+    dtype = DTYPES[line["dtype"]]
     logits, marked = _array(line, "before", dtype), _array(line, "after", dtype)
-    if rows:
-        strides = (line["row_stride"] * dtype.itemsize, line["element_stride"] * dtype.itemsize)
-        view = np.lib.stride_tricks.as_strided(
-            logits[line["origin"] :], (rows, line["columns"]), strides, writeable=True
-        )
-        contexts = _array(line, "contexts", np.int64).reshape(rows, -1)
-        slots, counts = _array(line, "slots", np.int32), _array(line, "counts", np.int32)
-        reference.embed_(marking, view, contexts, slots, _array(line, "kappas", np.float32), counts)
+    if line["rows"]:
+        reference.embed_(*_rows(line, logits))
     if dtype == np.uint16:
         logits, marked = (reference.bfloat16_to_float32(bits) for bits in (logits, marked))
     words = np.dtype(f"u{logits.dtype.itemsize}")
     same = (logits.view(words) == marked.view(words)) | (np.isnan(logits) & np.isnan(marked))
     return bool(same.all())
+
+
+def _choose(line: Line) -> bool:
+    if not line["rows"]:
+        return True
+    logits = _array(line, "before", DTYPES[line["dtype"]])
+    floats = reference.bfloat16_to_float32(logits) if logits.dtype == np.uint16 else logits.astype("f4")
+    chosen, highest = reference.choose(*_rows(line, floats))
+    rows = chosen >= 0
+    return np.array_equal(chosen, _array(line, "chosen", np.int64)) and np.array_equal(
+        highest[rows], _array(line, "highest", np.float32)[rows]
+    )
 
 
 def _engine_gumbel(line: Line) -> bool:
@@ -201,6 +221,7 @@ JUDGES: dict[str, Callable[[Line], bool]] = {
     "score": _score,
     "score_spans": _score_spans,
     "embed": _embed,
+    "choose": _choose,
     "engine_gumbel": _engine_gumbel,
     "synthid": _synthid,
     "waterfall": _waterfall,
@@ -212,6 +233,7 @@ WRITTEN = {
     "score": "scores",
     "score_spans": "sums",
     "embed": "after",
+    "choose": "chosen",
     "engine_gumbel": "scores",
     "synthid": "scores",
     "waterfall": "ranks",

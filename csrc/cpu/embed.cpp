@@ -320,7 +320,7 @@ struct Choice {
 // lower than needed by more than what rounding changes.
 inline uint32_t fewest_bits(float logit, float kappa, float best) {
   const float rounding = 1e-6f * (magnitude(best) + magnitude(logit));
-  const float bits = ((best - logit - rounding) / kappa - 1e-3f) * 1.4426f;
+  const float bits = ((best - logit - rounding) / magnitude(kappa) - 1e-3f) * 1.4426f;
   if (!(bits >= 1)) return 0;
   const int k = bits < 23 ? static_cast<int>(bits) : 23;
   return 0xFFFFFFFFu << (32 - k);

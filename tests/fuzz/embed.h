@@ -1,4 +1,4 @@
-// embed_ on drawn logits of every type and layout, each compared with one logit at a time.
+// embed_ and choose on drawn logits of every type and layout, each compared with one logit at a time.
 #pragma once
 
 #include <cmath>
@@ -46,92 +46,155 @@ bool same_bits(const Storage& a, const Storage& b) {
   return std::memcmp(&a, &b, sizeof a) == 0;
 }
 
+// The arguments of embed or choose, for logits of a type.
 template <class Float>
-void try_embed_as(Call& call, DType dtype) {
+struct DrawnRows {
   using Storage = typename Float::Storage;
-  Random& random = call.random;
-  const uint32_t vocab = call.wide ? static_cast<uint32_t>(random.number(50000, 140000)) : draw_vocab(random);
-  const int64_t rows = call.wide ? random.number(3, 9) : random.number(0, 4), keys = random.number(1, 4);
-  const Profile profile = Profile::drawn(random, vocab, keys);
-  const KernelParams& params = profile.params;
-  const int64_t context_len = params.n_gram - 1;
-  Rows<Float> logits = Rows<Float>::drawn(random, rows, vocab + (random.one_in(2) ? 0 : random.number(0, 40)));
-  Array<int64_t> contexts(random, rows * context_len);
-  Array<int32_t> slots(random, rows), counts(random, rows);
-  Array<float> kappas(random, rows);
-  constexpr float kKappas[] = {0.0f, -0.0f, 0.5f, 1.0f, 2.0f, 5.0f, 1e30f, 1e-30f, 0x1p-149f};
-  constexpr float kRefused[] = {-1.0f, -1e-30f, INFINITY, -INFINITY, NAN};
-  const bool counted = random.one_in(2);
+  Profile profile;
+  Rows<Float> logits;
+  Array<int64_t> contexts;
+  Array<int32_t> slots, counts;
+  Array<float> kappas;
   bool accepted = true;
-  for (int64_t row = 0; row < rows; ++row) {
-    slots[row] = static_cast<int32_t>(random.number(-1, keys - 1));
-    kappas[row] = random.of(kKappas);
-    counts[row] = counted ? draw_count(random) : 0;
-    if (random.one_in(60)) slots[row] = static_cast<int32_t>(random.one_in(2) ? keys : -2), accepted = false;
-    if (random.one_in(60)) kappas[row] = random.of(kRefused), accepted = accepted && slots[row] < 0;
-    for (int64_t i = 0; i < context_len; ++i) {
-      int64_t& id = contexts[row * context_len + i] = random.number(0, vocab - 1);
-      if (random.one_in(200)) id = draw_id(random, vocab);
-      accepted = accepted && (id >= 0 || slots[row] < 0);
-    }
-  }
-  Array<Storage> expected(random, logits.values.size()), before(random, call.sample ? expected.size() : 0);
-  copy(logits.values, expected);
-  if (call.sample) copy(logits.values, before);
-  const int64_t size = sizeof(Storage);
-  const EmbedArgs args = {rows > 0 ? &logits.at(logits.values, 0, 0) : logits.values.data(),
-                          dtype,
-                          rows,
-                          logits.columns,
-                          logits.row_stride * size,
-                          logits.element_stride * size,
-                          contexts.data(),
-                          slots.data(),
-                          kappas.data(),
-                          counted ? counts.data() : nullptr};
-  const bool done = embed_cpu(params, args, call.threads());
-  ++call.calls;
-  call.expect(done == accepted, "embed's refusal");
+  EmbedArgs args;
 
-  bool same = true;
-  for (int64_t row = 0; row < rows && accepted; ++row) {
+  DrawnRows(Call& call, DType dtype, int64_t rows, uint32_t vocab)
+      : profile(Profile::drawn(call.random, vocab, call.random.number(1, 4))),
+        logits(Rows<Float>::drawn(call.random, rows,
+                                  vocab + (call.random.one_in(2) ? 0 : call.random.number(0, 40)))),
+        contexts(call.random, rows * (profile.params.n_gram - 1)),
+        slots(call.random, rows),
+        counts(call.random, rows),
+        kappas(call.random, rows) {
+    Random& random = call.random;
+    const int64_t keys = profile.params.n_keys, context_len = profile.params.n_gram - 1;
+    constexpr float kKappas[] = {0.0f, -0.0f, 0.5f, 1.0f, 2.0f, 5.0f, 1e30f, 1e-30f, 0x1p-149f};
+    constexpr float kRefused[] = {-1.0f, -1e-30f, INFINITY, -INFINITY, NAN};
+    const bool counted = random.one_in(2);
+    for (int64_t row = 0; row < rows; ++row) {
+      slots[row] = static_cast<int32_t>(random.number(-1, keys - 1));
+      kappas[row] = random.of(kKappas);
+      counts[row] = counted ? draw_count(random) : 0;
+      if (random.one_in(60)) slots[row] = static_cast<int32_t>(random.one_in(2) ? keys : -2), accepted = false;
+      if (random.one_in(60)) kappas[row] = random.of(kRefused), accepted = accepted && slots[row] < 0;
+      for (int64_t i = 0; i < context_len; ++i) {
+        int64_t& id = contexts[row * context_len + i] = random.number(0, vocab - 1);
+        if (random.one_in(200)) id = draw_id(random, vocab);
+        accepted = accepted && (id >= 0 || slots[row] < 0);
+      }
+    }
+    const int64_t size = sizeof(Storage);
+    args = {rows > 0 ? &logits.at(logits.values, 0, 0) : logits.values.data(),
+            dtype,
+            rows,
+            logits.columns,
+            logits.row_stride * size,
+            logits.element_stride * size,
+            contexts.data(),
+            slots.data(),
+            kappas.data(),
+            counted ? counts.data() : nullptr};
+  }
+  bool marked(int64_t row) const {
+    const int64_t context_len = profile.params.n_gram - 1;
     bool marked = slots[row] >= 0;
     for (int64_t i = 0; i < context_len && marked; ++i)
       marked = profile.marked(contexts[row * context_len + i]);
-    if (!marked) continue;
-    const uint64_t seed = seed_of(params, slots[row], contexts.data() + row * context_len, counts[row]);
-    const uint32_t step = phase_step(params.k_p[slots[row]], vocab);
-    const bool gumbel = params.family == Family::gumbel;
-    for (int64_t v = 0; v < (gumbel ? logits.columns : vocab); ++v) {
+    return marked;
+  }
+  // Logit v of a marked row with the mark.
+  float marked_at(Array<Storage>& values, int64_t row, int64_t v) const {
+    const KernelParams& params = profile.params;
+    const int64_t* context = contexts.data() + row * (params.n_gram - 1);
+    const uint64_t seed = seed_of(params, slots[row], context, counts[row]);
+    const uint32_t id = static_cast<uint32_t>(v), high = static_cast<uint32_t>(seed >> 32);
+    const float shift = params.family == Family::gumbel
+                            ? gumbel_noise(uniform_numerator(noise_hash(noise_word(seed, id), high)))
+                            : phi_fourier(permute(id, RoundKeys(seed), params.grid),
+                                          phase_step(params.k_p[slots[row]], params.vocab));
+    return marked_logit(Float::load(logits.at(values, row, v)), kappas[row], shift);
+  }
+  Line line(const char* op) const {
+    Line line = profile.line(op);
+    line.number("dtype", static_cast<int64_t>(args.dtype)).number("rows", args.rows);
+    line.number("columns", logits.columns).number("origin", logits.origin);
+    line.number("row_stride", logits.row_stride).number("element_stride", logits.element_stride);
+    line.array("contexts", contexts).array("slots", slots).array("kappas", kappas).array("counts", counts);
+    return line;
+  }
+};
+
+inline uint32_t embed_vocab(Call& call) {
+  return call.wide ? static_cast<uint32_t>(call.random.number(50000, 140000)) : draw_vocab(call.random);
+}
+
+inline int64_t embed_rows(Call& call) {
+  return call.wide ? call.random.number(3, 9) : call.random.number(0, 4);
+}
+
+template <class Float>
+void try_embed_as(Call& call, DType dtype) {
+  using Storage = typename Float::Storage;
+  DrawnRows<Float> drawn(call, dtype, embed_rows(call), embed_vocab(call));
+  const Profile& profile = drawn.profile;
+  Rows<Float>& logits = drawn.logits;
+  Array<Storage> expected(call.random, logits.values.size()), before(call.random, expected.size());
+  copy(logits.values, expected);
+  copy(logits.values, before);
+  const bool done = embed_cpu(profile.params, drawn.args, call.threads());
+  ++call.calls;
+  call.expect(done == drawn.accepted, "embed's refusal");
+
+  bool same = true;
+  for (int64_t row = 0; row < drawn.args.rows && drawn.accepted; ++row) {
+    if (!drawn.marked(row)) continue;
+    const bool gumbel = profile.params.family == Family::gumbel;
+    for (int64_t v = 0; v < (gumbel ? logits.columns : profile.params.vocab); ++v) {
       if (!gumbel && !profile.marked(v)) continue;
-      const uint32_t id = static_cast<uint32_t>(v);
-      const uint32_t hash = noise_hash(noise_word(seed, id), static_cast<uint32_t>(seed >> 32));
-      const float shift = gumbel ? gumbel_noise(uniform_numerator(hash))
-                                 : phi_fourier(permute(id, RoundKeys(seed), params.grid), step);
-      Storage& value = logits.at(expected, row, v);
-      const float marked_value = marked_logit(Float::load(value), kappas[row], shift);
-      Storage& actual = logits.at(logits.values, row, v);
+      const float marked_value = drawn.marked_at(before, row, v);
+      Storage &value = logits.at(expected, row, v), &actual = logits.at(logits.values, row, v);
       value = Float::store(marked_value);
       if (marked_value != marked_value && std::isnan(Float::load(actual))) value = actual;  // any NaN will do
     }
   }
   for (int64_t i = 0; i < expected.size(); ++i) same = same && same_bits(expected[i], logits.values[i]);
   call.expect(same, "embed");
-  if (call.sample && accepted)
-    profile.line("embed")
-        .number("dtype", static_cast<int64_t>(dtype))
-        .number("rows", rows)
-        .number("columns", logits.columns)
-        .number("row_stride", logits.row_stride)
-        .number("element_stride", logits.element_stride)
-        .number("origin", logits.origin)
-        .array("contexts", contexts)
-        .array("slots", slots)
-        .array("kappas", kappas)
-        .array("counts", counts)
-        .array("before", before)
-        .array("after", logits.values)
-        .print();
+  if (call.sample && drawn.accepted)
+    drawn.line("embed").array("before", before).array("after", logits.values).print();
+}
+
+// choose_cpu: the first of the largest marked logits, and the largest logit.
+template <class Float>
+void try_choose_as(Call& call, DType dtype) {
+  using Storage = typename Float::Storage;
+  DrawnRows<Float> drawn(call, dtype, embed_rows(call), embed_vocab(call));
+  if (drawn.profile.params.family != Family::gumbel) return;
+  Rows<Float>& logits = drawn.logits;
+  Array<Storage> before(call.random, logits.values.size());
+  copy(logits.values, before);
+  Array<int64_t> chosen(call.random, drawn.args.rows);
+  Array<float> highest(call.random, drawn.args.rows);
+  const bool done =
+      choose_cpu(drawn.profile.params, {drawn.args, chosen.data(), highest.data()}, call.threads());
+  ++call.calls;
+  call.expect(done == drawn.accepted, "choose's refusal");
+
+  bool same = true;
+  for (int64_t row = 0; row < drawn.args.rows && drawn.accepted; ++row) {
+    const bool marked = drawn.marked(row);
+    int64_t expected = -1;
+    float best = -INFINITY, largest = -INFINITY;
+    for (int64_t v = 0; v < logits.columns && marked; ++v) {
+      const float logit = Float::load(logits.at(before, row, v)), sum = drawn.marked_at(before, row, v);
+      if (logit > largest) largest = logit;
+      if (sum > best) best = sum, expected = v;
+    }
+    same = same && chosen[row] == expected && (!marked || highest[row] == largest);
+  }
+  for (int64_t i = 0; i < before.size(); ++i) same = same && same_bits(before[i], logits.values[i]);
+  call.expect(same, "choose");
+  if (call.sample && drawn.accepted)
+    drawn.line("choose").array("before", before).array("chosen", chosen).array("highest", highest).print();
 }
 
 inline void try_embed(Call& call) {
@@ -142,6 +205,17 @@ inline void try_embed(Call& call) {
       return try_embed_as<Float16>(call, DType::float16);
     default:
       return try_embed_as<BFloat16>(call, DType::bfloat16);
+  }
+}
+
+inline void try_choose(Call& call) {
+  switch (call.random.number(0, 2)) {
+    case 0:
+      return try_choose_as<Float32>(call, DType::float32);
+    case 1:
+      return try_choose_as<Float16>(call, DType::float16);
+    default:
+      return try_choose_as<BFloat16>(call, DType::bfloat16);
   }
 }
 

@@ -184,11 +184,13 @@ inline void try_spans(Call& call) {
   Array<int64_t> cuts(random, spans + 1), sums(random, spans * keys);
   for (int64_t& cut : cuts) cut = random.number(0, tokens);
   std::sort(cuts.begin(), cuts.end());
-  Array<bool> counted(random, tokens);
-  for (bool& one : counted) one = !random.one_in(5);
+  Array<uint8_t> weights(random, tokens);
+  const int64_t heaviest = profile.params.family == Family::gumbel && random.one_in(2) ? 16 : 1;
+  for (uint8_t& weight : weights)
+    weight = random.one_in(5) ? 0 : static_cast<uint8_t>(random.number(1, heaviest));
   for (int64_t& sum : sums) sum = 0;
   score_spans_cpu(profile.params,
-                  {text.ids.data(), counted.data(), cuts.data(), spans, sums.data(), text.times()},
+                  {text.ids.data(), weights.data(), cuts.data(), spans, sums.data(), text.times()},
                   call.threads());
   ++call.calls;
   bool same = true;
@@ -196,8 +198,9 @@ inline void try_spans(Call& call) {
     for (int64_t s = 0; s < spans; ++s) {
       int64_t sum = 0;
       for (int64_t j = cuts[s]; j < cuts[s + 1]; ++j) {
-        const double x = counted[j] ? score_of(profile, text.ids.data(), j, k, text.counts[j]) : 0.0;
-        sum += static_cast<int64_t>(__builtin_nearbyint(x * 0x1p22));
+        const float units = 0x1p22f * static_cast<float>(weights[j]);
+        const float x = score_of(profile, text.ids.data(), j, k, text.counts[j]) * units;
+        sum += static_cast<int64_t>(__builtin_nearbyintf(x));
       }
       same = same && sums[s * keys + k] == sum;
     }
@@ -208,7 +211,7 @@ inline void try_spans(Call& call) {
         .array("ids", text.ids)
         .array("counts", text.counts)
         .array("cuts", cuts)
-        .array("counted", counted)
+        .array("weights", weights)
         .array("sums", sums)
         .print();
 }
