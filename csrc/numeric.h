@@ -26,12 +26,14 @@ inline uint32_t float_to_bits(float value) {
 // For each type: `load` widens exactly; `store` rounds once, to nearest even, and keeps NaN.
 struct Float32 {
   using Storage = float;
+  static constexpr float kLargest = 0x1.fffffep+127f;
   static float load(float stored) { return stored; }
   static float store(float value) { return value; }
 };
 
 struct BFloat16 {
   using Storage = uint16_t;
+  static constexpr float kLargest = 0x1.fep+127f;
   static float load(uint16_t stored) { return bits_to_float(static_cast<uint32_t>(stored) << 16); }
   static uint16_t store(float value) {
     const uint32_t bits = float_to_bits(value);
@@ -43,6 +45,7 @@ struct BFloat16 {
 
 struct Float16 {
   using Storage = uint16_t;
+  static constexpr float kLargest = 65504.0f;
   static float load(uint16_t stored) {
     // Shift exponent and fraction into place, then scale by 2^112: exact for normal and subnormal numbers.
     const uint32_t magnitude = static_cast<uint32_t>(stored & 0x7FFFu) << 13;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "choose.h"
 #include "keyed.h"
 #include "numeric.h"
 
@@ -33,11 +34,13 @@ struct EmbedArgs {
   const int32_t* counts = nullptr;
 };
 
-// The token of each row that family gumbel chooses: the smallest id with the largest logit + kappa·noise.
+// The token of each row that family gumbel chooses: the smallest id with the largest logit + kappa·noise, among
+// those that the row's filter keeps.
 struct ChooseArgs {
-  EmbedArgs rows;   // whose logits stay as they are
-  int64_t* chosen;  // [rows], -1: the row is not marked, or all of its logits are -inf or NaN
-  float* highest;   // [rows], the largest logit of a marked row
+  EmbedArgs rows;
+  const Filter* filters;  // [rows]; null: all tokens are kept
+  bool force;             // write forced_logit at the chosen token; else no logit changes
+  int64_t* chosen;        // [rows], -1: the row is not marked, or all of its logits are -inf or NaN
 };
 
 // Maximum number of logits of a row that are restored after the main loop: ids that E maps outside [0, V), and

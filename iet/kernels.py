@@ -119,25 +119,31 @@ def choose(
     counts: ArrayLike | torch.Tensor | None = None,
     profile: str | None = None,
     temperature: ArrayLike | torch.Tensor = 1.0,
-    rows: ArrayLike | torch.Tensor | None = None,
+    filters: NDArray[Any] | None = None,
+    force: bool = False,
     num_threads: int | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+) -> NDArray[np.int64]:
     """Choose the token of each row by keyed sampling, family `gumbel`: argmax(L_v - T·log(-log u_v)).
 
     This is the token of the largest logit after `embed_` on float32 logits at this temperature, and of equal
-    ones the smallest id: a draw from softmax(L/T). Columns whose logit is too low to win get no noise.
+    ones the smallest id: a draw from softmax(L/T), or from the tokens of it that a filter keeps. Columns
+    whose logit is too low to win get no noise.
 
     Args:
         logits: on the CPU, as in `embed_`; -inf for tokens that are left out. NaN counts as -inf.
-        contexts, slots, registry, counts, profile, rows, num_threads: as in `embed_`.
+        contexts, slots, registry, counts, profile, num_threads: as in `embed_`.
         temperature: T, scalar or [B], at least 0; 1 for logits that the sampler has divided already.
+        filters: records [B] of `iet.native.filters.FILTER`; None: every token is kept. A filter keeps
+            tokens of equal logits together, and counts their probabilities in units of 2^-38 of the
+            likeliest one; a token at the edge of top-p may therefore be kept here and not by the sampler.
+        force: raise the logit of the chosen token in place, to max + 128·max(T, 1): its probability at this
+            temperature is then 1, before and after any filter. (float16: T at most 400.)
 
     Returns:
-        The tokens, int64 [B] or [M], -1 for rows that are not marked and rows without a finite logit; and
-        the largest logit of each marked row, float32.
+        The tokens, int64 [B], -1 for rows that are not marked and rows without a finite logit.
 
     Raises:
-        what `embed_` raises; InputError for another family.
+        what `embed_` raises; InputError for another family; ShapeError for wrong filters.
 
     Deterministic, and the same on every backend. O(B·V).
     """
@@ -148,7 +154,7 @@ def choose(
     described = host.describe_logits(logits, marking.vocab_size)
     if described.device is not None:
         raise BackendUnavailable(f"logits: got some on {described.device}, expected the CPU")
-    return host.choose(marking, described, contexts, slots, counts, temperature, rows, num_threads)
+    return host.choose(marking, described, contexts, slots, counts, temperature, filters, force, num_threads)
 
 
 def embed(

@@ -134,57 +134,6 @@ def test_embed_equals_the_reference(vocab_size: int, family: str) -> None:
             assert padding is not FAMILIES[family].chooses, isa
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 4.0])
-@pytest.mark.parametrize("vocab_size", [1, 33, 257, 32003])
-def test_chosen_tokens_have_the_largest_marked_logit(vocab_size: int, temperature: float) -> None:
-    rng = np.random.default_rng([vocab_size, round(10 * temperature)])
-    unmarked = (0,) if vocab_size > 1 else ()
-    keys = key_table(vocab_size, n_gram=3, family="gumbel", k_p=1, unmarked_ids=unmarked)
-    rows = 24
-    contexts = rng.integers(len(unmarked), vocab_size, (rows, 2))
-    slots, counts = rng.integers(0, len(keys), rows), rng.integers(0, 4, rows)
-    slots[0], contexts[1, 0] = -1, vocab_size
-    values = rng.normal(0, rng.choice([0.01, 1, 4, 30], (rows, 1)), (rows, vocab_size + 3)).astype(np.float32)
-    values[2], values[3], values[7] = -np.inf, 7.0, values[7] + 1e4
-    values[4, rng.random(vocab_size + 3) < 0.9] = -np.inf
-    values[4, -1], values[5, :2], values[6, -1] = 0.0, np.nan, np.inf
-    options: Any = {"counts": counts, "temperature": temperature}
-    for isa in each_isa():
-        for dtype in (np.float32, np.float16):
-            logits = values.astype(dtype)
-            kappas, floats = np.full(rows, temperature, np.float32), logits.astype(np.float32)
-            expected, highest = reference.choose(keys.marking, floats, contexts, slots, kappas, counts)
-            chosen, maxima = kernels.choose(logits, contexts, slots, keys, **options)
-            assert chosen.tolist() == expected.tolist(), isa
-            assert (maxima[chosen >= 0] == highest[chosen >= 0]).all(), isa
-            assert np.array_equal(logits, values.astype(dtype), equal_nan=True), isa
-            strided = np.asfortranarray(logits)
-            assert kernels.choose(strided, contexts, slots, keys, **options)[0].tolist() == chosen.tolist()
-            some = [9, 4, 1]
-            of_some = {**options, "rows": some, "counts": counts[some]}
-            part, _ = kernels.choose(logits, contexts[some], slots[some], keys, **of_some)
-            assert part.tolist() == chosen[some].tolist(), isa
-        assert (expected[[0, 1, 2]] == -1).all()
-        assert (expected[3:] >= 0).all()
-
-
-def test_no_rows_are_chosen_for() -> None:
-    keys = key_table(64, n_gram=2, family="gumbel", k_p=1)
-    logits = np.zeros((2, 64), np.float32)
-    nothing = np.zeros((0, 1), np.int64), np.zeros(0, np.int64)
-    for part, rows in ((logits[:0], None), (logits, np.zeros(0, np.int64))):
-        chosen, highest = kernels.choose(part, *nothing, keys, rows=rows)
-        assert chosen.shape == highest.shape == (0,)
-    kernels.embed_(logits, *nothing, keys, rows=nothing[1])
-    assert (logits == 0).all()
-
-
-def test_a_family_that_adds_to_logits_chooses_no_token() -> None:
-    logits = np.zeros((1, 64), np.float32)
-    with pytest.raises(InputError, match="expected gumbel, which chooses tokens"):
-        kernels.choose(logits, [[1]], [0], key_table(64))
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("n_gram", [2, 3, 4, 5, 16])
 def test_scores_equal_the_reference(n_gram: int, family: str) -> None:

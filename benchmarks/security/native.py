@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.security import foreign_marks as foreign
 from iet.marks.families import FAMILIES
 from iet.native import reference
+from iet.native.filters import FILTER
 from iet.native.marking import KernelParams
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -169,11 +170,9 @@ def _choose(line: Line) -> bool:
         return True
     logits = _array(line, "before", DTYPES[line["dtype"]])
     floats = reference.bfloat16_to_float32(logits) if logits.dtype == np.uint16 else logits.astype("f4")
-    chosen, highest = reference.choose(*_rows(line, floats))
-    rows = chosen >= 0
-    return np.array_equal(chosen, _array(line, "chosen", np.int64)) and np.array_equal(
-        highest[rows], _array(line, "highest", np.float32)[rows]
-    )
+    filters = _array(line, "filters", FILTER) if line["filtered"] else None
+    chosen = reference.choose(*_rows(line, floats), filters=filters)
+    return np.array_equal(chosen, _array(line, "chosen", np.int64))
 
 
 def _engine_gumbel(line: Line) -> bool:

@@ -64,12 +64,13 @@ bool embed_logits(const PyKernelParams& self, uintptr_t logits, int32_t dtype, i
 
 bool choose_tokens(const PyKernelParams& self, uintptr_t logits, int32_t dtype, int64_t rows, int64_t columns,
                    int64_t row_stride, int64_t element_stride, uintptr_t contexts, uintptr_t slots,
-                   uintptr_t kappas, uintptr_t counts, uintptr_t chosen, uintptr_t highest, int num_threads) {
+                   uintptr_t kappas, uintptr_t counts, uintptr_t filters, bool force, uintptr_t chosen,
+                   int num_threads) {
   check(self.params.family == Family::gumbel, "the family chooses no token");
   const EmbedArgs args =
       embed_args(logits, dtype, rows, columns, row_stride, element_stride, contexts, slots, kappas, counts);
   py::gil_scoped_release release;
-  return choose_cpu(self.params, {args, at<int64_t>(chosen), at<float>(highest)}, num_threads);
+  return choose_cpu(self.params, {args, at<Filter>(filters), force, at<int64_t>(chosen)}, num_threads);
 }
 
 void score_ids(const PyKernelParams& self, uintptr_t token_ids, uintptr_t counts, int64_t tokens,

@@ -6,14 +6,13 @@
 //
 // No standard library here: the linker could use its inline functions, compiled for AVX-512, on every
 // processor.
-#include "lanes.h"
 #include "loops.h"
+#include "noise.h"
 
 namespace iet {
 namespace {
 
-constexpr int kMaxB = 5120;  // ceil8(1.25 * sqrt(2^24))
-constexpr int kHalf = kLanes / 2;
+constexpr int kMaxB = 5120;             // ceil8(1.25 * sqrt(2^24))
 constexpr int kUnroll = 4;              // registers at once
 constexpr int kPad = kUnroll * kLanes;  // lanes that the first pass may compute beyond a grid row
 constexpr int kChunk = 1024;            // columns of noise that are prepared at once
@@ -78,86 +77,6 @@ struct FourierLanes {
   }
 };
 
-// -log(x), in lanes.
-template <int kCount>
-inline void minus_log(F32 (&x)[kCount]) {
-  constexpr float kCoefficients[] = {kLog6, kLog5, kLog4, kLog3, kLog2, kLog1, kLog0};
-  F32 e[kCount], t[kCount];
-  for (int i = 0; i < kCount; ++i) {
-    const I32 bits = add32(as_bits(x[i]), set32(kLogCarry));
-    e[i] = fmul(to_float(sub32(shift_right<23>(bits), set32(127))), set_float(kMinusLogOf2));
-    t[i] = fadd(as_float(add32(and32(bits, set32(0x7FFFFF)), set32(kRootHalfBits))), set_float(-1.0f));
-    x[i] = set_float(kLog7);
-  }
-  for (float c : kCoefficients)
-    for (int i = 0; i < kCount; ++i) x[i] = fadd(fmul(x[i], t[i]), set_float(c));
-  for (int i = 0; i < kCount; ++i) x[i] = fadd(fmul(x[i], t[i]), e[i]);
-}
-
-// gumbel_noise of words, in lanes.
-struct GumbelLanes {
-  I32 high;
-
-  explicit GumbelLanes(uint64_t seed) : high(set32(static_cast<uint32_t>(seed >> 32))) {}
-  template <int kCount>
-  void operator()(const I32 (&words)[kCount], F32 (&noise)[kCount]) const {
-    I32 h[kCount];
-    for (int i = 0; i < kCount; ++i)
-      h[i] = add32(low_product32(xor32(words[i], shift_right<16>(words[i])), set32(kNoiseMix1)), high);
-    for (int i = 0; i < kCount; ++i)
-      h[i] = low_product32(xor32(h[i], shift_right<15>(h[i])), set32(kNoiseMix2));
-    for (int i = 0; i < kCount; ++i) {
-      h[i] = or32(shift_right<8>(xor32(h[i], shift_right<16>(h[i]))), set32(1));
-      noise[i] = fmul(to_float(h[i]), set_float(0x1p-24f));
-    }
-    minus_log(noise);
-    minus_log(noise);
-  }
-};
-
-// kHalf logits of a type.
-template <class T>
-struct Lanes;
-
-template <>
-struct Lanes<Float32> {
-  static F32 load(const float* from) { return load_floats(from); }
-  static void store(float* to, F32 x) { store_floats(to, x); }
-};
-
-template <>
-struct Lanes<Float16> {
-  static F32 load(const uint16_t* from) { return load_halves(from); }
-  static void store(uint16_t* to, F32 x) { store_halves(to, x); }
-};
-
-template <>
-struct Lanes<BFloat16> {
-  static F32 load(const uint16_t* from) { return as_float(shift_left<16>(widen16(from))); }
-  static void store(uint16_t* to, F32 x) {
-    const I32 bits = as_bits(x), even = and32(shift_right<16>(bits), set32(1));
-    const I32 rounded = add32(add32(bits, set32(0x7FFF)), even);
-    narrow16(to, shift_right<16>(or32(rounded, and32(nan_mask(x), set32(0x7FC00000)))));
-  }
-};
-
-template <int kCount, class Phi>
-inline void mark(F32 (&logits)[kCount], const uint32_t* pairs, float kappa, const Phi& phi) {
-  I32 digits[kCount];
-  F32 shift[kCount];
-  for (int i = 0; i < kCount; ++i) digits[i] = load32(pairs + i * kHalf);
-  phi(digits, shift);
-  for (int i = 0; i < kCount; ++i) logits[i] = fadd(logits[i], fmul(set_float(kappa), shift[i]));
-}
-
-template <int kCount, class T, class Phi>
-inline void mark_at(typename T::Storage* logits, const uint32_t* pairs, float kappa, const Phi& phi) {
-  F32 values[kCount];
-  for (int i = 0; i < kCount; ++i) values[i] = Lanes<T>::load(logits + i * kHalf);
-  mark(values, pairs, kappa, phi);
-  for (int i = 0; i < kCount; ++i) Lanes<T>::store(logits + i * kHalf, values[i]);
-}
-
 // logits[i] += kappa·phi(pairs[i]) for i < count.
 template <class T, class Phi>
 void add_grid_row(typename T::Storage* logits, int64_t stride, int count, const uint32_t* pairs, float kappa,
@@ -216,27 +135,6 @@ void embed_row(const KernelParams& params, const Grid& grid, const RoundKeys& ke
   for (int64_t i = 0; i < params.n_unmarked; ++i) logits[params.unmarked[i] * stride] = saved[next++];
 }
 
-// The seed of a row; false if the row is not marked.
-bool row_seed(const KernelParams& params, const EmbedArgs& args, int64_t row, uint64_t& seed) {
-  const int64_t slot = args.slots[row], context_len = params.n_gram - 1;
-  if (slot < 0) return false;
-  const int64_t* context = args.contexts + row * context_len;
-  uint32_t ids[16];
-  bool marked = true;
-  for (int64_t i = 0; i < context_len; ++i) {
-    marked &= is_marked_id(context[i], params.vocab, params.unmarked, params.n_unmarked);
-    ids[i] = static_cast<uint32_t>(context[i]);
-  }
-  const uint32_t count = args.counts == nullptr ? 0 : static_cast<uint32_t>(args.counts[row]);
-  if (marked) seed = context_seed(params.subkeys + 2 * slot, ids, static_cast<uint32_t>(context_len), count);
-  return marked;
-}
-
-template <class T>
-typename T::Storage* row_logits(const EmbedArgs& args, int64_t row) {
-  return reinterpret_cast<typename T::Storage*>(static_cast<char*>(args.logits) + row * args.row_stride);
-}
-
 // Family gumbel: logits[v] += kappa·noise(v) over every column.
 template <class T>
 void embed_noise_rows(const KernelParams& params, const EmbedArgs& args, int64_t begin, int64_t end) {
@@ -283,127 +181,9 @@ void embed_family(const KernelParams& params, const EmbedArgs& args, int64_t beg
   return embed_phi_rows<T>(params, args, begin, end, saved);
 }
 
-// ---------------------------------------------------------------- choose
-
-// The largest of some floats; -inf if all are NaN.
-inline float highest_of(const float* x, int count) {
-  float highest[32];
-  for (int j = 0; j < 32; ++j) highest[j] = -__builtin_inff();
-  int i = 0;
-  for (; i + 32 <= count; i += 32)
-    for (int j = 0; j < 32; ++j) highest[j] = x[i + j] > highest[j] ? x[i + j] : highest[j];
-  for (; i < count; ++i) highest[0] = x[i] > highest[0] ? x[i] : highest[0];
-  for (int j = 1; j < 32; ++j) highest[0] = highest[j] > highest[0] ? highest[j] : highest[0];
-  return highest[0];
-}
-
-// The columns `[first, first + count)` of a row as floats, in the row itself or in `buffer`.
-template <class T>
-inline const float* floats_of(const typename T::Storage* logits, int64_t stride, int count, float* buffer) {
-  if (stride == 1 && sizeof(typename T::Storage) == sizeof(float))
-    return reinterpret_cast<const float*>(logits);
-  int i = 0;
-  if (stride == 1)
-    for (; i + kHalf <= count; i += kHalf) store_floats(buffer + i, Lanes<T>::load(logits + i));
-  for (; i < count; ++i) buffer[i] = T::load(logits[i * stride]);
-  return buffer;
-}
-
-struct Choice {
-  float sum = -__builtin_inff();
-  int64_t id = -1;
-};
-
-// Return the bits that the hash of an id has at least, if its logit + kappa·noise may reach `best`.
-//
-// noise >= g means u >= exp(-exp(-g)) >= 1 - 2^-k for k <= g/log(2): the first k bits of the hash are 1. g is
-// lower than needed by more than what rounding changes.
-inline uint32_t fewest_bits(float logit, float kappa, float best) {
-  const float rounding = 1e-6f * (magnitude(best) + magnitude(logit));
-  const float bits = ((best - logit - rounding) / magnitude(kappa) - 1e-3f) * 1.4426f;
-  if (!(bits >= 1)) return 0;
-  const int k = bits < 23 ? static_cast<int>(bits) : 23;
-  return 0xFFFFFFFFu << (32 - k);
-}
-
-// Update a choice with `count` columns from `first` on, whose largest logit is `highest`.
-inline void choose_among(const float* logits, int64_t first, int count, float highest, float kappa,
-                         uint64_t seed, Choice& choice) {
-  // The largest noise there is, so that no sum is above the bound.
-  if (marked_logit(highest, kappa, gumbel_noise(0xFFFFFFu)) < choice.sum) return;
-  uint32_t words[kSkipped + kPad];
-  for (int i = 0; i < count; ++i) words[i] = noise_word(seed, static_cast<uint32_t>(first + i));
-  const uint32_t high = static_cast<uint32_t>(seed >> 32), fewest = fewest_bits(highest, kappa, choice.sum);
-  if (fewest > 0) {
-    uint32_t reached = 0;
-    for (int i = 0; i < count; ++i) reached |= noise_hash(words[i], high) >= fewest ? 1u : 0u;
-    if (!reached) return;
-  }
-  for (int i = count; i < count + kHalf; ++i) words[i] = 0;
-  const GumbelLanes noise(seed);
-  float sums[kSkipped + kPad];
-  for (int i = 0; i < count; ++i) sums[i] = logits[i];
-  for (int i = 0; i < count; i += kHalf) mark_at<1, Float32>(sums + i, words + i, kappa, noise);
-  const float sum = highest_of(sums, count);
-  if (!(sum >= choice.sum)) return;
-  for (int i = 0; i < count; ++i) {
-    if (sums[i] != sum) continue;
-    if (sum > choice.sum || first + i < choice.id) choice = {sum, first + i};
-    return;
-  }
-}
-
-// Blocks of columns are visited from the one with the largest logit on; most of the others cannot win.
-template <class T>
-void choose_family(const KernelParams& params, const ChooseArgs& args, int64_t begin, int64_t end,
-                   float* maxima) {
-  const int64_t stride = args.rows.element_stride / static_cast<int64_t>(sizeof(typename T::Storage));
-  const int64_t columns = args.rows.columns, blocks = (columns + kSkipped - 1) / kSkipped;
-  float buffer[kSkipped + kPad];
-  for (int64_t row = begin; row < end; ++row) {
-    uint64_t seed;
-    args.chosen[row] = -1;
-    if (!row_seed(params, args.rows, row, seed)) continue;
-    const auto* logits = row_logits<T>(args.rows, row);
-    const auto block = [&](int64_t b, int& count) {
-      count = static_cast<int>(columns - b * kSkipped < kSkipped ? columns - b * kSkipped : kSkipped);
-      return floats_of<T>(logits + b * kSkipped * stride, stride, count, buffer);
-    };
-    int64_t top = 0;
-    int count;
-    for (int64_t b = 0; b < blocks; ++b) {
-      const float* x = block(b, count);
-      maxima[b] = highest_of(x, count);
-      if (maxima[b] > maxima[top]) top = b;
-    }
-    args.highest[row] = maxima[top];
-    Choice choice;
-    const float kappa = args.rows.kappas[row];
-    for (int64_t turn = -1; turn < blocks && maxima[top] > -__builtin_inff(); ++turn) {
-      const int64_t b = turn < 0 ? top : turn;
-      if (turn == top || !(maxima[b] > -__builtin_inff())) continue;
-      const float* x = block(b, count);
-      choose_among(x, b * kSkipped, count, maxima[b], kappa, seed, choice);
-    }
-    args.chosen[row] = choice.id;
-  }
-}
-
 }  // namespace
 
 namespace IET_ISA {
-
-void choose_rows(const KernelParams& params, const ChooseArgs& args, int64_t begin, int64_t end,
-                 float* maxima) {
-  switch (args.rows.dtype) {
-    case DType::float32:
-      return choose_family<Float32>(params, args, begin, end, maxima);
-    case DType::float16:
-      return choose_family<Float16>(params, args, begin, end, maxima);
-    case DType::bfloat16:
-      return choose_family<BFloat16>(params, args, begin, end, maxima);
-  }
-}
 
 void embed_rows(const KernelParams& params, const EmbedArgs& args, int64_t begin, int64_t end, void* saved) {
   switch (args.dtype) {

@@ -136,7 +136,7 @@ class LogitsProcessor:
         earlier = np.lib.stride_tricks.sliding_window_view(input_ids, self._context_len)[:-1]
         count = int((earlier == context).all(axis=1).sum())
         final = _filtered(np.array(scores), *self._filters) / np.float32(self._scale)
-        token = int(choose(final[None], context[None], [self._key], self._keys, counts=[count])[0][0])
+        token = int(choose(final[None], context[None], [self._key], self._keys, counts=[count])[0])
         if token < 0:  # no token is left
             return scores
         logit = scores[token]

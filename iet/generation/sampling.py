@@ -87,7 +87,7 @@ def choose_and_force(
     if final.device.type != "cpu":
         embed_(final, contexts, slots, keys, counts=counts)
         return force_token(final, final.max(dim=-1, keepdim=True).indices, logits, slots >= 0)
-    chosen = torch.from_numpy(choose(final, contexts, slots, keys, counts=counts)[0])
+    chosen = torch.from_numpy(choose(final, contexts, slots, keys, counts=counts))
     memory = torch.empty_like(final) if final is logits else final
     return force_token(memory, chosen.clamp(min=0)[:, None], logits, chosen >= 0)
 

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from iet.errors import BackendUnavailable, InputError, ShapeError, shown
 from iet.native import reference
+from iet.native.filters import checked_filters
 from iet.native.load import check_environment, cpu, load_cuda
 from iet.native.marking import MAX_VOCAB_SIZE, KernelParams
 
@@ -181,7 +182,6 @@ class _Rows(NamedTuple):
     slots: NDArray[np.int32]
     kappas: NDArray[np.float32]
     times: NDArray[np.int32] | None
-    named: NDArray[np.int64] | None  # the rows that are named; None: all
     threads: int
 
     @classmethod
@@ -213,7 +213,7 @@ class _Rows(NamedTuple):
             slot_ids = _scatter(slot_ids, index, logits.rows, -1)
             kappas = _scatter(kappas, index, logits.rows, 0)
             times = None if times is None else _scatter(times, index, logits.rows, 0)
-        return cls(context_ids, slot_ids, kappas, times, index, threads)
+        return cls(context_ids, slot_ids, kappas, times, threads)
 
     @property
     def addresses(self) -> tuple[int, int, int, int]:
@@ -248,22 +248,43 @@ def choose(
     slots: Any,
     counts: Any,
     temperature: Any,
-    rows: Any,
+    filters: NDArray[Any] | None,
+    force: bool,
     num_threads: int | None,
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+) -> NDArray[np.int64]:
     """Choose tokens on the host: `iet.kernels.choose`."""
-    of_rows = _Rows.of(marking, logits, contexts, slots, counts, temperature, rows, num_threads)
-    chosen, highest = np.full(logits.rows, -1), np.full(logits.rows, -np.inf, np.float32)
+    of_rows = _Rows.of(marking, logits, contexts, slots, counts, temperature, None, num_threads)
+    records = checked_filters(filters, logits.rows)
+    chosen = np.full(logits.rows, -1)
     if cpu is None:
-        array = logits.array()
-        floats = reference.bfloat16_to_float32(array) if array.dtype == np.uint16 else array
-        chosen, highest = reference.choose(marking, floats.astype(np.float32), *of_rows[:4])
+        _choose_by_reference(marking, logits, of_rows, records, force, chosen)
     else:
-        outputs = chosen.ctypes.data, highest.ctypes.data
-        if not _native(marking).choose(*logits.layout, *of_rows.addresses, *outputs, of_rows.threads):
+        options = (0 if records is None else records.ctypes.data), force, chosen.ctypes.data
+        if not _native(marking).choose(*logits.layout, *of_rows.addresses, *options, of_rows.threads):
             _check_rows(of_rows.contexts, of_rows.slots, of_rows.kappas, len(marking))
             raise AssertionError("choose: the compiled module refused rows in which nothing is wrong")
-    return (chosen, highest) if of_rows.named is None else (chosen[of_rows.named], highest[of_rows.named])
+    return chosen
+
+
+def _choose_by_reference(
+    marking: KernelParams,
+    logits: Logits,
+    of_rows: _Rows,
+    records: NDArray[Any] | None,
+    force: bool,
+    chosen: NDArray[np.int64],
+) -> None:
+    array = logits.array()
+    is_bfloat16 = array.dtype == np.uint16
+    floats = reference.bfloat16_to_float32(array) if is_bfloat16 else array.astype(np.float32)
+    chosen[:] = reference.choose(marking, floats, *of_rows[:4], records)
+    if not force:
+        return
+    for row in np.flatnonzero(chosen >= 0):
+        largest = float.fromhex("0x1.fep127") if is_bfloat16 else float(np.finfo(array.dtype).max)
+        forced = reference.forced_logit(np.nanmax(floats[row]), of_rows.kappas[row], largest)
+        as_bits = reference.float32_to_bfloat16(np.array([forced]))[0] if is_bfloat16 else forced
+        array[row, chosen[row]] = as_bits
 
 
 def score_tokens(

@@ -333,22 +333,82 @@ def choose(
     slots: NDArray[np.integer[Any]],
     kappas: NDArray[np.float32],
     counts: NDArray[np.integer[Any]] | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    filters: NDArray[Any] | None = None,
+) -> NDArray[np.int64]:
     """Return the token of each row that family `gumbel` chooses: the smallest id with the largest sum.
 
     The sum is what `embed_` makes of a float32 logit. -1 for an unmarked row, or if all logits are -inf or
-    NaN. The largest logit of each marked row, too; undefined for others.
+    NaN. `filters` [B], of `iet.native.filters.FILTER`: then only the tokens count that `are_kept` returns.
     """
     sums = logits.copy()
     embed_(marking, sums, contexts, slots, kappas, counts)
     sums[np.isnan(sums)] = -np.inf
+    if filters is not None:
+        for row, record in enumerate(filters):
+            sums[row, ~are_kept(logits[row], kappas[row], record)] = -np.inf
     chosen = sums.argmax(axis=1)
     for row, slot in enumerate(slots):
         marked = slot >= 0 and is_marked_id(contexts[row], marking.vocab_size, marking.unmarked_ids).all()
         if not marked or sums[row].max() == -np.inf:
             chosen[row] = -1
-    highest: NDArray[np.float32] = np.where(np.isnan(logits), np.float32(-np.inf), logits).max(axis=1)
-    return chosen.astype(np.int64), highest
+    return np.asarray(chosen, np.int64)
+
+
+def forced_logit(highest: np.float32, temperature: np.float32, largest: float) -> np.float32:
+    """Return what the logit of a chosen token becomes: max + 128·max(T, 1), at most the largest number."""
+    raised = np.float32(highest + np.float32(128) * max(temperature, np.float32(1)))
+    return np.float32(largest) if raised > largest > highest else raised
+
+
+def are_kept(logits: NDArray[np.float32], temperature: np.float32, record: Any) -> NDArray[np.bool_]:
+    """Return which tokens of a row a filter keeps.
+
+        ℓ_v >= max + T·log(min_p),    n(ℓ > ℓ_v) < top_k,    w(ℓ > ℓ_v) < top_p·w(share_of)
+
+    n is a number of tokens, w the sum of their `sampling_weights`. A token with no larger logit
+    above it is within top_k and top_p.
+    """
+    ordered = np.sort(logits[~np.isnan(logits)])[::-1]
+    if not len(ordered):
+        return np.zeros(len(logits), np.bool_)
+    with np.errstate(invalid="ignore"):
+        lowest = ordered[0] + temperature * record["log_min_p"]
+    weights = sampling_weights(ordered, temperature)
+    has_top_k = 0 < record["top_k"] <= len(ordered)
+    share = np.ones(len(ordered), np.bool_)
+    if record["share_of"] & 2:
+        share &= ~(ordered < lowest)
+    if record["share_of"] & 1 and has_top_k:
+        share &= ordered >= ordered[record["top_k"] - 1]
+    above = np.searchsorted(-ordered, -logits, side="left")  # how many logits are larger
+    within = above < (record["top_k"] if has_top_k else len(logits) + 1)
+    if record["top_p"] < 1:
+        mass = np.append(np.uint64(0), np.cumsum(weights, dtype=np.uint64))[above].astype(np.float64)
+        total = float(weights[share].sum(dtype=np.uint64))
+        within &= (above == 0) | (mass < np.float64(record["top_p"]) * total)
+    return np.asarray(within & ~(logits < lowest) & ~np.isnan(logits))
+
+
+_EXP2 = np.array([0x3F7FFFFF, 0x3F31727B, 0x3E75EAD3, 0x3D64AA28, 0x3C134808, 0x3AF618BC], np.uint32).view(
+    "f4"
+)
+
+
+def sampling_weights(logits: NDArray[np.float32], temperature: np.float32) -> NDArray[np.uint64]:
+    """Return exp((ℓ - max)/T) in units of 2^-38, as integers, whose sum does not depend on an order.
+
+    Relative error 2e-7 for large weights; each is rounded down.
+    """
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        y = (logits - logits.max()) * (np.float32(1.442695) / abs(temperature))
+    y = np.where(y > -50, y, np.float32(-50)).astype(np.float32)
+    exponent = np.floor(y)
+    f, total = y - exponent, np.full_like(y, _EXP2[5])
+    for c in _EXP2[4::-1]:
+        total = total * f + c
+    significand, shift = (total * np.float32(2**23)).astype(np.uint64), exponent.astype(np.int64) + 15
+    left, right = np.maximum(shift, 0).astype(np.uint64), np.maximum(-shift, 0).astype(np.uint64)
+    return np.where(y > -50, significand << left >> right, np.uint64(0))
 
 
 _AT_ONCE = 1 << 14  # scores: so few that what is between seeds and scores stays in a cache

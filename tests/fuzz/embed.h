@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cmath>
+#include <functional>
+#include <vector>
 
 #include "marks.h"
 
@@ -163,38 +165,93 @@ void try_embed_as(Call& call, DType dtype) {
     drawn.line("embed").array("before", before).array("after", logits.values).print();
 }
 
-// choose_cpu: the first of the largest marked logits, and the largest logit.
+inline Filter draw_filter(Random& random) {
+  constexpr float kShares[] = {1.0f, 1.0f, 0.999f, 0.9f, 0.5f, 0.01f, 1e-6f},
+                  kMinPs[] = {0.001f, 0.05f, 0.5f, 1.0f};
+  Filter filter{-INFINITY, random.of(kShares), 0, static_cast<uint32_t>(random.number(0, 3))};
+  if (random.one_in(3)) filter.log_min_p = std::log(random.of(kMinPs));
+  if (random.one_in(2)) filter.top_k = static_cast<int32_t>(random.number(1, random.one_in(2) ? 5 : 200));
+  return filter;
+}
+
+// The id of the largest sum that a filter keeps, by definition: one logit after another.
+inline int64_t kept_best(const std::vector<float>& logits, const std::vector<float>& sums, const Filter& filter,
+                         float temperature) {
+  std::vector<float> ordered;
+  for (float x : logits)
+    if (x == x) ordered.push_back(x);
+  std::sort(ordered.begin(), ordered.end(), std::greater<float>());
+  if (ordered.empty()) return -1;
+  const float highest = ordered[0], lowest = highest + temperature * filter.log_min_p;
+  const float scale = weight_scale(temperature);
+  const size_t k = static_cast<size_t>(filter.top_k);
+  const bool has_top_k = filter.top_k > 0 && k <= ordered.size();
+  uint64_t total = 0;
+  for (float x : ordered) {
+    if (filter.share_of & kOfMinP && x < lowest) continue;
+    if (has_top_k && filter.share_of & kOfTopK && x < ordered[k - 1]) continue;
+    total += weight_of(x, highest, scale);
+  }
+  int64_t best = -1;
+  for (size_t v = 0; v < logits.size(); ++v) {
+    if (!(sums[v] > (best < 0 ? -INFINITY : sums[best])) || logits[v] < lowest) continue;
+    size_t above = 0;
+    uint64_t mass = 0;
+    for (; above < ordered.size() && ordered[above] > logits[v]; ++above)
+      mass += weight_of(ordered[above], highest, scale);
+    if (has_top_k && above >= k) continue;
+    const bool within =
+        static_cast<double>(mass) < static_cast<double>(filter.top_p) * static_cast<double>(total);
+    if (filter.top_p < 1 && above > 0 && !within) continue;
+    best = static_cast<int64_t>(v);
+  }
+  return best;
+}
+
+// choose_cpu: the first of the largest marked logits that the filter keeps, which it raises.
 template <class Float>
 void try_choose_as(Call& call, DType dtype) {
   using Storage = typename Float::Storage;
   DrawnRows<Float> drawn(call, dtype, embed_rows(call), embed_vocab(call));
   if (drawn.profile.params.family != Family::gumbel) return;
+  Random& random = call.random;
   Rows<Float>& logits = drawn.logits;
-  Array<Storage> before(call.random, logits.values.size());
+  Array<Storage> before(random, logits.values.size());
   copy(logits.values, before);
-  Array<int64_t> chosen(call.random, drawn.args.rows);
-  Array<float> highest(call.random, drawn.args.rows);
-  const bool done =
-      choose_cpu(drawn.profile.params, {drawn.args, chosen.data(), highest.data()}, call.threads());
+  Array<int64_t> chosen(random, drawn.args.rows);
+  Array<Filter> filters(random, drawn.args.rows);
+  for (Filter& filter : filters) filter = draw_filter(random);
+  const bool filtered = !random.one_in(3), force = random.one_in(2);
+  const Filter* const given = filtered ? filters.data() : nullptr;
+  const bool done = choose_cpu(drawn.profile.params, {drawn.args, given, force, chosen.data()}, call.threads());
   ++call.calls;
   call.expect(done == drawn.accepted, "choose's refusal");
 
   bool same = true;
   for (int64_t row = 0; row < drawn.args.rows && drawn.accepted; ++row) {
     const bool marked = drawn.marked(row);
-    int64_t expected = -1;
-    float best = -INFINITY, largest = -INFINITY;
+    std::vector<float> row_logits, sums;
     for (int64_t v = 0; v < logits.columns && marked; ++v) {
-      const float logit = Float::load(logits.at(before, row, v)), sum = drawn.marked_at(before, row, v);
-      if (logit > largest) largest = logit;
-      if (sum > best) best = sum, expected = v;
+      row_logits.push_back(Float::load(logits.at(before, row, v)));
+      sums.push_back(drawn.marked_at(before, row, v));
     }
-    same = same && chosen[row] == expected && (!marked || highest[row] == largest);
+    const Filter filter = filtered ? filters[row] : Filter{-INFINITY, 1, 0, 0};
+    const int64_t expected = kept_best(row_logits, sums, filter, drawn.kappas[row]);
+    same = same && chosen[row] == expected;
+    if (!force || expected < 0) continue;
+    const float highest = *std::max_element(row_logits.begin(), row_logits.end(),
+                                            [](float x, float y) { return x < y || x != x; });
+    logits.at(before, row, expected) = Float::store(forced_logit(highest, drawn.kappas[row], Float::kLargest));
   }
   for (int64_t i = 0; i < before.size(); ++i) same = same && same_bits(before[i], logits.values[i]);
   call.expect(same, "choose");
-  if (call.sample && drawn.accepted)
-    drawn.line("choose").array("before", before).array("chosen", chosen).array("highest", highest).print();
+  if (call.sample && drawn.accepted && !force)
+    drawn.line("choose")
+        .array("filters", filters)
+        .number("filtered", filtered)
+        .array("before", before)
+        .array("chosen", chosen)
+        .print();
 }
 
 inline void try_embed(Call& call) {

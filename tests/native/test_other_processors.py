@@ -22,7 +22,10 @@ from tests.support.known_answers import vectors
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCES = [
     ROOT / "tests/native/other_processors/known_answers.cpp",
-    *(ROOT / "csrc/cpu" / f"{name}.cpp" for name in ("chain", "dispatch", "embed", "score", "threads")),
+    *(
+        ROOT / "csrc/cpu" / f"{name}.cpp"
+        for name in ("chain", "choose", "dispatch", "embed", "score", "threads")
+    ),
 ]
 FLAGS = ["-std=c++17", "-ffp-contract=off", "-fno-trapping-math", "-static", "-pthread"]
 PROCESSORS = {
