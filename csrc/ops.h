@@ -110,7 +110,7 @@ struct Integers {  // int32 or int64, strided
 // They are in mapped host memory, so Python reads them without a call to the device.
 enum Refusal { kRefusedContext, kRefusedSlot, kRefusedRow, kRefusedTemperature, kRefusedCount, kRefusals };
 
-// The input of embed_cuda for one row.
+// The input of embed_cuda and choose_cuda for one row.
 struct alignas(16) RowRecord {
   uint64_t seed;  // k_pi
   uint32_t step;  // of the phase, 0 for gumbel; or kUnmarkedRow
@@ -155,6 +155,16 @@ struct CudaEmbedArgs {
   const RowRecord* records;  // [rows]
 };
 
+// Rows whose tokens are chosen. The chosen token gets forced_logit; other logits stay, or are copied from
+// `source`.
+struct CudaChooseArgs {
+  CudaEmbedArgs rows;
+  Integers sequences;     // row -> filter; null: row i has filter i
+  const Filter* filters;  // null: all tokens are kept
+  void* scratch;          // choose_scratch() bytes, of a multiple of 8
+  int64_t* chosen;        // [rows], -1: none; null: not wanted
+};
+
 struct CudaScoreArgs {
   Integers token_ids;  // [tokens] packed
   int64_t tokens;
@@ -174,11 +184,14 @@ struct CudaScoreSpansArgs {
 
 const char* rows_cuda(const CudaKernelParams&, const CudaRowsArgs&, void* stream);
 const char* embed_cuda(const CudaKernelParams&, const CudaEmbedArgs&, void* stream);
+int64_t choose_scratch(int64_t rows, int64_t columns);
+const char* choose_cuda(const CudaKernelParams&, const CudaChooseArgs&, void* stream);
 const char* score_cuda(const CudaKernelParams&, const CudaScoreArgs&, void* stream);
 const char* score_spans_cuda(const CudaKernelParams&, const CudaScoreSpansArgs&, void* stream);
 // Load every kernel. Loading is not possible while a stream is being captured.
 const char* load_rows_cuda();
 const char* load_embed_cuda();
+const char* load_choose_cuda();
 const char* load_score_cuda();
 // Ranks and phi of (seed, id) pairs in host memory.
 const char* permute_cuda(uint32_t vocab, uint32_t k_p, const PermuteArgs& args, float* phis);

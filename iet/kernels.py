@@ -12,7 +12,7 @@ from iet.marks.foreign.keys import ForeignKeys
 from iet.marks.foreign.waterfall import WaterfallKeys
 from iet.marks.keys import Keys, KeyTable
 from iet.marks.registry import Registry
-from iet.native import cuda, host
+from iet.native import choices, cuda, cuda_scores, host
 from iet.native.host import check_token_ids as check_token_ids
 from iet.native.load import Backends, backends, check_environment, load_cuda
 from iet.native.marking import GUMBEL, KernelParams
@@ -119,10 +119,10 @@ def choose(
     counts: ArrayLike | torch.Tensor | None = None,
     profile: str | None = None,
     temperature: ArrayLike | torch.Tensor = 1.0,
-    filters: NDArray[Any] | None = None,
+    filters: Any = None,
     force: bool = False,
     num_threads: int | None = None,
-) -> NDArray[np.int64]:
+) -> NDArray[np.int64] | torch.Tensor:
     """Choose the token of each row by keyed sampling, family `gumbel`: argmax(L_v - T·log(-log u_v)).
 
     This is the token of the largest logit after `embed_` on float32 logits at this temperature, and of equal
@@ -130,17 +130,19 @@ def choose(
     whose logit is too low to win get no noise.
 
     Args:
-        logits: on the CPU, as in `embed_`; -inf for tokens that are left out. NaN counts as -inf.
+        logits: as in `embed_`; -inf for tokens that are left out. NaN counts as -inf.
         contexts, slots, registry, counts, profile, num_threads: as in `embed_`.
         temperature: T, scalar or [B], at least 0; 1 for logits that the sampler has divided already.
-        filters: records [B] of `iet.native.filters.FILTER`; None: every token is kept. A filter keeps
+        filters: records [B] of `iet.native.filters.FILTER`, or on CUDA their bits, a tensor int32 [B, 4] on
+            the device; None: every token is kept. A filter keeps
             tokens of equal logits together, and counts their probabilities in units of 2^-38 of the
             likeliest one; a token at the edge of top-p may therefore be kept here and not by the sampler.
         force: raise the logit of the chosen token in place, to max + 128·max(T, 1): its probability at this
-            temperature is then 1, before and after any filter. (float16: T at most 400.)
+            temperature is then 1, before and after any filter. (float16: T at most 400.) Required on CUDA.
 
     Returns:
-        The tokens, int64 [B], -1 for rows that are not marked and rows without a finite logit.
+        The tokens, int64 [B], on CUDA a tensor on the device; -1 for rows that are not marked and rows
+        without a finite logit.
 
     Raises:
         what `embed_` raises; InputError for another family; ShapeError for wrong filters.
@@ -153,7 +155,9 @@ def choose(
         raise InputError("registry: got a family that adds to logits, expected gumbel, which chooses tokens")
     described = host.describe_logits(logits, marking.vocab_size)
     if described.device is not None:
-        raise BackendUnavailable(f"logits: got some on {described.device}, expected the CPU")
+        if not force:
+            raise InputError("force: got False, expected True on CUDA, where the chosen token is forced")
+        return choices.choose(load_cuda(), marking, described, contexts, slots, counts, temperature, filters)
     return host.choose(marking, described, contexts, slots, counts, temperature, filters, force, num_threads)
 
 
@@ -216,7 +220,7 @@ def prepare(registry: Registry | KeyTable, device: torch.device | str, *, profil
     """
     location = cuda.checked_device(device)
     cuda.table(load_cuda(), keys_to_mark_with(registry, profile).marking, location)
-    cuda.records(location, 1)
+    cuda.scratch(location, 1)
 
 
 def raise_if_refused(device: torch.device | str) -> None:
@@ -296,7 +300,7 @@ def score_tokens(
     """
     keys = _keys(registry, profile)
     if host.on_cuda(token_ids):
-        return cuda.score_tokens(load_cuda(), _marking(keys), token_ids)  # type: ignore[arg-type]
+        return cuda_scores.score_tokens(load_cuda(), _marking(keys), token_ids)  # type: ignore[arg-type]
     return keys.scores(Texts.single(check_token_ids(token_ids)), host.checked_threads(num_threads))
 
 
@@ -362,7 +366,7 @@ def score_spans(
     """
     keys = _keys(registry, profile)
     if host.on_cuda(token_ids):
-        return cuda.score_spans(load_cuda(), _marking(keys), token_ids, boundaries, counted)  # type: ignore[arg-type]
+        return cuda_scores.score_spans(load_cuda(), _marking(keys), token_ids, boundaries, counted)  # type: ignore[arg-type]
     ids = check_token_ids(token_ids)
     cuts, mask = host.checked_spans(boundaries, counted, len(ids))
     return keys.sums(ids, cuts, mask, host.checked_threads(num_threads))
@@ -438,7 +442,7 @@ def permute_cuda(
     Raises:
         BackendUnavailable: no CUDA module, or no device.
     """
-    return cuda.permute(load_cuda(), token_ids, seeds, vocab_size, k_p)
+    return cuda_scores.permute(load_cuda(), token_ids, seeds, vocab_size, k_p)
 
 
 def _check_counts(marking: KernelParams, counts: object) -> None:

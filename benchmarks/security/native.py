@@ -171,7 +171,8 @@ def _choose(line: Line) -> bool:
     logits = _array(line, "before", DTYPES[line["dtype"]])
     floats = reference.bfloat16_to_float32(logits) if logits.dtype == np.uint16 else logits.astype("f4")
     filters = _array(line, "filters", FILTER) if line["filtered"] else None
-    chosen = reference.choose(*_rows(line, floats), filters=filters)
+    arguments = (*_rows(line, floats), filters)
+    chosen = reference.choose(*arguments)
     return np.array_equal(chosen, _array(line, "chosen", np.int64))
 
 

@@ -91,6 +91,22 @@ void embed_logits(const PyKernelParams& self, uintptr_t stream, uintptr_t logits
   call([&] { return embed_cuda(self.params, args, at<void>(stream)); });
 }
 
+void choose_tokens(const PyKernelParams& self, uintptr_t stream, uintptr_t logits, int32_t dtype,
+                   int64_t logits_rows, int64_t columns, int64_t row_stride, int64_t element_stride,
+                   uintptr_t source, int64_t rows, Address row_index, uintptr_t records, Address sequences,
+                   uintptr_t filters, uintptr_t scratch, uintptr_t chosen) {
+  check(dtype >= 0 && dtype <= 2, "unknown dtype");
+  check(self.params.family == Family::gumbel, "the family chooses no token");
+  const CudaChooseArgs args{
+      {at<void>(logits), static_cast<DType>(dtype), logits_rows, columns, row_stride, element_stride,
+       at<void>(source), rows, integers(row_index), at<RowRecord>(records)},
+      integers(sequences),
+      at<Filter>(filters),
+      at<void>(scratch),
+      at<int64_t>(chosen)};
+  call([&] { return choose_cuda(self.params, args, at<void>(stream)); });
+}
+
 void score_ids(const PyKernelParams& self, uintptr_t stream, Address token_ids, uintptr_t counts,
                int64_t tokens, uintptr_t scores) {
   const CudaScoreArgs args{integers(token_ids), tokens, at<float>(scores), at<int32_t>(counts)};
@@ -107,6 +123,7 @@ void score_id_spans(const PyKernelParams& self, uintptr_t stream, Address token_
 void load_kernels() {
   call([] { return load_rows_cuda(); });
   call([] { return load_embed_cuda(); });
+  call([] { return load_choose_cuda(); });
   call([] { return load_score_cuda(); });
 }
 
@@ -140,10 +157,12 @@ PYBIND11_MODULE(_cuda, m) {
   m.def("host_memory", &zeroed_host_memory);
   m.def("permute", &permute_ids);
   m.attr("chunk") = kChunk;
+  m.def("choose_scratch", &choose_scratch);
   py::class_<PyKernelParams>(m, "KernelParams")
       .def(py::init<uint32_t, uint32_t, uint32_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, int64_t>())
       .def("rows", &read_rows)
       .def("embed", &embed_logits)
+      .def("choose", &choose_tokens)
       .def("score", &score_ids)
       .def("score_spans", &score_id_spans);
 }

@@ -36,8 +36,6 @@ inline const char* clear(void* data, int64_t bytes, void* stream) {
 }
 #endif
 
-// ---------------------------------------------------------------- dtypes, 16 bytes at a time
-
 // Widening is exact, narrowing rounds once to nearest even. NaN stays NaN, but its bits differ between device
 // and host.
 IET_HD float as_float(uint32_t bits) {
@@ -81,6 +79,42 @@ __device__ __forceinline__ void atomicAdd(uint64_t* sum, uint64_t value) {
   ::atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(value));
 }
 #endif
+
+// ---------------------------------------------------------------- the threads of a warp
+
+// All threads of the warp, or of the block, call these. Host code that nvcc compiles never does.
+#if defined(__CUDACC__)
+// The value of the lane whose number differs in the bits of `by`.
+template <class T>
+IET_HD T shuffle(T value, int by) {
+#if defined(__CUDA_ARCH__)
+  return __shfl_xor_sync(0xFFFFFFFFu, value, by);
+#else
+  return value;
+#endif
+}
+IET_HD uint64_t shuffle(uint64_t value, int by) { return shuffle(static_cast<unsigned long long>(value), by); }
+IET_HD uint32_t ballot(bool value) {
+#if defined(__CUDA_ARCH__)
+  return __ballot_sync(0xFFFFFFFFu, value);
+#else
+  return value;
+#endif
+}
+IET_HD void wait_for_block() {
+#if defined(__CUDA_ARCH__)
+  __syncthreads();
+#endif
+}
+#endif
+
+IET_HD uint32_t lowest_bit(uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<uint32_t>(__popc((bits & -bits) - 1));
+#else
+  return static_cast<uint32_t>(__builtin_ctz(bits));
+#endif
+}
 
 // kLanes logits share a 32-bit word.
 struct Float32Words {

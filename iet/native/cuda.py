@@ -16,14 +16,14 @@ import ctypes
 import threading
 import weakref
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.native import reference
-from iet.native.host import Logits, checked_pairs, checked_spans, is_tensor
+from iet.native.host import Logits, is_tensor
 from iet.native.load import load_cuda
 from iet.native.marking import KernelParams
 
@@ -96,8 +96,9 @@ _tables: weakref.WeakKeyDictionary[KernelParams, dict[Any, DeviceTable]] = weakr
 _in_graphs: set[Any] = set()  # a captured graph keeps their addresses, so they stay for good
 # device -> memory of the host that it writes into, one entry for each of _REFUSED; 0 or 1 + the row
 _refused: dict[Any, NDArray[np.int32]] = {}
-_records: dict[tuple[torch.device, int], torch.Tensor] = {}  # device and stream -> int32 [rows, 4]
-_launching = threading.Lock()  # two threads with one stream: the records of one must not reach the other
+_scratch: dict[tuple[torch.device, int], torch.Tensor] = {}  # device and stream -> int64
+launching = threading.Lock()  # two threads with one stream: what one left in scratch must not reach the other
+RECORD = 2  # words of a row's record
 
 
 def keep_for_graphs(buffer: object) -> None:
@@ -116,25 +117,26 @@ def refused(device: torch.device) -> int:
     return int(_refused[device].ctypes.data)
 
 
-def records(device: torch.device, rows: int) -> torch.Tensor:
-    """Return memory for the records of rows, int32 [>= rows, 4]: that of the current stream.
+def scratch(device: torch.device, words: int) -> torch.Tensor:
+    """Return memory in which one kernel of a call leaves results for the next one, int64 [>= words].
 
-    Work on one stream runs in order, so that its records serve one call after the other. A graph may be
-    replayed on any stream: each call that is captured has records of its own, for the life of the process.
+    It is that of the current stream: work on one stream runs in order, so that it serves one call after the
+    other. A graph may be replayed on any stream: each call that is captured has its own, for the life of the
+    process.
     """
     import torch
 
     key, captured = (device, stream(device)), capturing(device)
-    record = None if captured else _records.get(key)
-    if record is None or record.shape[0] < rows:
+    memory = None if captured else _scratch.get(key)
+    if memory is None or memory.shape[0] < words:
         with torch.inference_mode(False):
-            size = rows if captured else max(1024, 1 << (rows - 1).bit_length())
-            record = torch.empty(size, 4, dtype=torch.int32, device=device)
+            size = words if captured else max(2048, 1 << (words - 1).bit_length())
+            memory = torch.empty(size, dtype=torch.int64, device=device)
         if captured:
-            keep_for_graphs(record)
+            keep_for_graphs(memory)
         else:
-            _records[key] = record
-    return record
+            _scratch[key] = memory
+    return memory
 
 
 def capturing(device: torch.device) -> bool:
@@ -223,6 +225,73 @@ def device_guard(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
+class DeviceRows(NamedTuple):
+    """The checked arguments of rows, all on the device of the logits."""
+
+    rows: int
+    contexts: Any
+    slots: Any
+    times: Any
+    kappa: np.float32
+    temperatures: Any
+    index: Any
+
+    @classmethod
+    def of(
+        cls,
+        marking: KernelParams,
+        logits: Logits,
+        contexts: Any,
+        slots: Any,
+        temperature: Any,
+        rows: Any,
+        counts: Any,
+    ) -> DeviceRows:
+        """Check the arguments of `embed_`."""
+        device = logits.device
+        index = None if rows is None else on_device("rows", rows, device, (None,))
+        count = logits.rows if index is None else index.shape[0]
+        contexts = on_device("contexts", contexts, device, (count, marking.n_gram - 1))
+        slots = on_device("slots", slots, device, (count,))
+        times = None if counts is None else on_device("counts", counts, device, (count,))
+        kappa = np.float32(marking.kappa)
+        if not is_tensor(temperature):
+            return cls(count, contexts, slots, times, _scaled(kappa, temperature), None, index)
+        if str(temperature.dtype) != "torch.float32" or temperature.device != device:
+            got = f"{temperature.dtype} on {temperature.device}"
+            raise ShapeError("temperature", got=got, expected=f"a number, or float32 on {device}")
+        if tuple(temperature.shape) not in ((), (count,)):
+            got = f"shape {list(temperature.shape)}"
+            raise ShapeError("temperature", got=got, expected=f"a number or [{count}]")
+        return cls(count, contexts, slots, times, kappa, temperature, index)
+
+    def queue(self, native: Any, logits: Logits, marking: KernelParams, records: int) -> None:
+        """Queue the kernel that writes a record of each row."""
+        temperatures = self.temperatures
+        native.rows(
+            stream(logits.device),
+            self.rows,
+            NOWHERE,
+            self.rows,
+            address(self.contexts),
+            self.contexts.stride(1),
+            marking.n_gram - 1,
+            NOWHERE,
+            NOWHERE,
+            NOWHERE,
+            address(self.slots),
+            0 if temperatures is None else temperatures.data_ptr(),
+            0 if temperatures is None or temperatures.dim() == 0 else temperatures.stride(0),
+            float(self.kappa),
+            address(self.index),
+            logits.rows,
+            refused(logits.device),
+            records,
+            0,
+            address(self.times),
+        )
+
+
 def embed_(
     module: Any,
     marking: KernelParams,
@@ -244,58 +313,18 @@ def embed_(
         source: the unmarked logits, in the same layout as `logits`, which are then written in full; `rows`
             must be None. None: `logits` are changed in place.
     """
-    device = logits.device
-    index = None if rows is None else _on_device("rows", rows, device, (None,))
-    count = logits.rows if index is None else index.shape[0]
-    contexts = _on_device("contexts", contexts, device, (count, marking.n_gram - 1))
-    slots = _on_device("slots", slots, device, (count,))
-    times = None if counts is None else _on_device("counts", counts, device, (count,))
-    kappa, temperatures = np.float32(marking.kappa), None
-    if is_tensor(temperature):
-        if str(temperature.dtype) != "torch.float32" or temperature.device != device:
-            raise ShapeError(
-                "temperature",
-                got=f"{temperature.dtype} on {temperature.device}",
-                expected=f"a number, or float32 on {device}",
-            )
-        if tuple(temperature.shape) not in ((), (count,)):
-            raise ShapeError(
-                "temperature",
-                got=f"shape {list(temperature.shape)}",
-                expected=f"a number or [{count}]",
-            )
-        temperatures = temperature
-    else:
-        kappa = _scaled(kappa, temperature)
-    if count == 0:
+    of_rows = DeviceRows.of(marking, logits, contexts, slots, temperature, rows, counts)
+    if of_rows.rows == 0:
         return
-    native, queue = table(module, marking, device).marking, stream(device)
-    with device_guard(device), _launching:
-        scratch = records(device, count).data_ptr()
-        native.rows(
-            queue,
-            count,
-            NOWHERE,
-            count,
-            address(contexts),
-            contexts.stride(1),
-            marking.n_gram - 1,
-            NOWHERE,
-            NOWHERE,
-            NOWHERE,
-            address(slots),
-            0 if temperatures is None else temperatures.data_ptr(),
-            0 if temperatures is None or temperatures.dim() == 0 else temperatures.stride(0),
-            float(kappa),
-            address(index),
-            logits.rows,
-            refused(device),
-            scratch,
-            0,
-            address(times),
-        )
+    device = logits.device
+    native = table(module, marking, device).marking
+    with device_guard(device), launching:
+        records = scratch(device, RECORD * of_rows.rows).data_ptr()
+        of_rows.queue(native, logits, marking, records)
         from_address = (logits if source is None else source).layout[0]
-        native.embed(queue, *logits.layout, from_address, count, address(index), scratch)
+        native.embed(
+            stream(device), *logits.layout, from_address, of_rows.rows, address(of_rows.index), records
+        )
 
 
 def _scaled(kappa: np.float32, temperature: ArrayLike) -> np.float32:
@@ -309,92 +338,6 @@ def _scaled(kappa: np.float32, temperature: ArrayLike) -> np.float32:
     if not np.isfinite(scaled) or scaled < 0:
         raise InputError(f"temperature: gives κ = {scaled}, expected a finite value of at least 0")
     return scaled
-
-
-def times_before(token_ids: torch.Tensor, n_gram: int) -> torch.Tensor:
-    """Return `reference.times_before` of ids [T], int32 [T] on their device. Waits for the device."""
-    import torch
-
-    counts = torch.zeros(token_ids.shape[0], dtype=torch.int32, device=token_ids.device)
-    if token_ids.shape[0] >= n_gram:
-        contexts = token_ids[:-1].unfold(0, n_gram - 1, 1)
-        numbers = torch.unique(contexts, dim=0, return_inverse=True)[1]
-        # Sorted by context and then by place: a run of one context counts from 0.
-        order = torch.sort(numbers, stable=True)
-        offsets = torch.arange(len(numbers), device=numbers.device)
-        first = torch.searchsorted(order.values, order.values)
-        counts[n_gram - 1 :][order.indices] = (offsets - first).to(torch.int32)
-    return counts
-
-
-def score_tokens(module: Any, marking: KernelParams, token_ids: torch.Tensor) -> torch.Tensor:
-    """Queue `score_tokens` on the current stream; return float32 [T, K] on the device of the ids.
-
-    Waits for the device if the marking is `counted`.
-    """
-    import torch
-
-    ids = _token_ids(token_ids)
-    scores = torch.empty(ids.shape[0], len(marking), dtype=torch.float32, device=ids.device)
-    on_device = table(module, marking, ids.device)
-    counts = times_before(ids, marking.n_gram) if marking.counted else None
-    with device_guard(ids.device):
-        addresses = address(ids), 0 if counts is None else counts.data_ptr()
-        on_device.marking.score(stream(ids.device), *addresses, ids.shape[0], scores.data_ptr())
-    return scores
-
-
-def score_spans(
-    module: Any, marking: KernelParams, token_ids: torch.Tensor, boundaries: Any, counted: Any
-) -> torch.Tensor:
-    """Queue `score_spans`; return float64 [S, K] on the device of the ids. Waits, to check the boundaries."""
-    import torch
-
-    ids = _token_ids(token_ids)
-    device, length = ids.device, ids.shape[0]
-    if is_tensor(boundaries):
-        cuts = _on_device("boundaries", boundaries, device, (None,)).to(torch.int64)
-        checked_spans(cuts.cpu(), None, length)
-    else:
-        cuts = torch.from_numpy(checked_spans(boundaries, None, length)[0].copy()).to(device)
-    if counted is not None and (
-        not is_tensor(counted)
-        or counted.dtype != torch.bool
-        or counted.device != device
-        or tuple(counted.shape) != (length,)
-    ):
-        got = f"{counted.dtype} {list(counted.shape)}" if is_tensor(counted) else type(counted).__name__
-        raise ShapeError("counted", got=got, expected=f"a bool tensor [{length}] on {device}")
-    cuts, mask = cuts.contiguous(), None if counted is None else counted.contiguous()
-    sums = torch.empty(cuts.shape[0] - 1, len(marking), dtype=torch.float64, device=device)
-    counts = times_before(ids, marking.n_gram) if marking.counted else None
-    on_device = table(module, marking, device)
-    with device_guard(device):
-        on_device.marking.score_spans(
-            stream(device),
-            address(ids),
-            0 if counts is None else counts.data_ptr(),
-            length,
-            cuts.data_ptr(),
-            cuts.shape[0] - 1,
-            0 if mask is None else mask.data_ptr(),
-            sums.data_ptr(),
-        )
-    return sums
-
-
-def permute(
-    module: Any, token_ids: ArrayLike, seeds: ArrayLike, vocab_size: int, k_p: int
-) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
-    """Return P(k_π, v) of pairs of ids and seeds, and the Fourier φ of it: `iet.kernels.permute_cuda`."""
-    if module.device_count() == 0:
-        raise BackendUnavailable(f"CUDA: the driver shows no device ({module.device_error()})")
-    ids, seeds = checked_pairs(token_ids, seeds, vocab_size)
-    ranks, phis = np.empty(len(ids), dtype=np.uint32), np.empty(len(ids), dtype=np.float32)
-    if len(ids):
-        inputs = seeds.ctypes.data, ids.ctypes.data, len(ids)
-        module.permute(vocab_size, k_p, *inputs, ranks.ctypes.data, phis.ctypes.data)
-    return ranks, phis
 
 
 def raise_if_refused(device: torch.device) -> None:
@@ -453,7 +396,7 @@ def address(values: torch.Tensor | None) -> Address:
     return values.data_ptr(), values.stride(0) if values.dim() else 0, values.element_size() == 8
 
 
-def _on_device(name: str, values: Any, device: torch.device, shape: tuple[int | None, ...]) -> torch.Tensor:
+def on_device(name: str, values: Any, device: torch.device, shape: tuple[int | None, ...]) -> torch.Tensor:
     """Return `values`, integers of that shape (None: any size) on `device`; else raise."""
     import torch
 
@@ -472,7 +415,3 @@ def _on_device(name: str, values: Any, device: torch.device, shape: tuple[int | 
         tensor: torch.Tensor = values
         return tensor
     raise ShapeError(name, got=got, expected=expected)
-
-
-def _token_ids(values: Any) -> torch.Tensor:
-    return _on_device("token_ids", values, values.device, (None,)).contiguous()

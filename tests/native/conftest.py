@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from tests.support import cuda_on_host
-from tests.support.ptx.build import Compiled, build, compile_kernels
+from tests.support.cuda_on_host import OnHost, empty_caches
+from tests.support.ptx.build import TARGETS, Compiled, build, compile_kernels
 from tests.support.ptx.device import Device
+from tests.support.ptx.ops import Kernels
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +37,15 @@ def interpreted(
     terminal.write_line("")
     for line in device.summary():
         terminal.write_line(line)
+
+
+@pytest.fixture(params=["host", *TARGETS])
+def device(request: pytest.FixtureRequest) -> Iterator[Kernels]:
+    """Target that runs the kernels: the PTX of an architecture, or the sources compiled for the CPU."""
+    if request.param == "host":
+        device: Kernels = OnHost(request.getfixturevalue("module"))
+    else:
+        device = request.getfixturevalue("interpreted")
+        device.target = request.param
+    with empty_caches():
+        yield device

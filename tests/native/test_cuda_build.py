@@ -21,7 +21,9 @@ NVCC = os.environ.get("CUDACXX") or shutil.which("nvcc") or ""
 needs_cmake = pytest.mark.skipif(not CMAKE, reason="no CMake")
 needs_nvcc = pytest.mark.skipif(not NVCC, reason="no nvcc")
 MAX_REGISTERS = 64  # of 65536: four blocks of 256 threads on a multiprocessor
+MAX_REGISTERS_OF_CHOOSE = 80  # choose_kernel: one block of 512 threads
 KERNELS = {
+    "choose.cu": ("best_kernel|choose_kernel", 12),
     "embed.cu": ("embed_kernel", 18),
     "rows.cu": ("rows_kernel", 1),
     "score.cu": ("score_kernel|score_spans_kernel|scale_kernel", 5),
@@ -44,7 +46,7 @@ def test_no_kernel_spills(source: str, architecture: str, kernels: Compiled, tmp
     assert spills == [("0", "0", "0")] * count, report
     registers = [int(number) for number in re.findall(r"Used (\d+) registers", report)]
     assert len(registers) == count
-    assert max(registers) <= MAX_REGISTERS, report
+    assert max(registers) <= (MAX_REGISTERS_OF_CHOOSE if source == "choose.cu" else MAX_REGISTERS), report
     assert "lmem" not in report
 
 

@@ -17,7 +17,7 @@ import pytest
 from iet.errors import BackendUnavailable, InputError
 from iet.marks.families import FAMILIES
 from iet.marks.keys import KeyTable
-from iet.native import cuda, host
+from iet.native import cuda, cuda_scores, host
 from tests.support.cuda_cases import (
     DTYPES,
     LAYOUTS,
@@ -58,9 +58,9 @@ def test_runtime_errors_are_raised_as_iet_errors(module: Any) -> None:
     with failing(module, words):
         for call in (
             lambda: embed_(module, logits, *arguments, keys),
-            lambda: cuda.score_tokens(module, keys.marking, slots),
-            lambda: cuda.score_spans(module, keys.marking, slots, [0, 1], None),
-            lambda: cuda.permute(module, [1], [1], 300, 1),
+            lambda: cuda_scores.score_tokens(module, keys.marking, slots),
+            lambda: cuda_scores.score_spans(module, keys.marking, slots, [0, 1], None),
+            lambda: cuda_scores.permute(module, [1], [1], 300, 1),
             lambda: module.load_kernels(),
         ):
             with pytest.raises(BackendUnavailable, match=f"CUDA: {words}"):
@@ -103,8 +103,8 @@ def test_only_torchs_guard_changes_the_device(module: Any, monkeypatch: pytest.M
     keys, ids = key_table(100), torch.tensor([1, 2])
     embed_(module, torch.zeros(2, 100), ids[:, None], ids, keys)
     assert len(entered) == 2  # the kernels and keys are loaded, the kernels are launched
-    cuda.score_tokens(module, keys.marking, ids)
-    cuda.score_spans(module, keys.marking, ids, [0, 2], None)
+    cuda_scores.score_tokens(module, keys.marking, ids)
+    cuda_scores.score_spans(module, keys.marking, ids, [0, 2], None)
     assert entered == [ids.device] * 4
 
 
@@ -117,18 +117,18 @@ def test_embed_launches_two_kernels(module: Any) -> None:
     assert launches(module) == launched + 2
 
 
-def test_calls_in_a_graph_have_their_own_records(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_in_a_graph_have_their_own_memory(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     device, current = torch.device("cpu"), [7]
     monkeypatch.setattr(cuda, "stream", lambda device: current[0])
-    plain = cuda.records(device, 10)
-    assert cuda.records(device, 1000) is plain
-    larger = cuda.records(device, 3000)
-    assert larger.shape == (4096, 4)
-    assert cuda.records(device, 10) is larger
+    plain = cuda.scratch(device, 10)
+    assert cuda.scratch(device, 2000) is plain
+    larger = cuda.scratch(device, 3000)
+    assert larger.shape == (4096,)
+    assert cuda.scratch(device, 10) is larger
     current[0] = 8
-    assert cuda.records(device, 10) is not larger
+    assert cuda.scratch(device, 10) is not larger
     monkeypatch.setattr(cuda, "capturing", lambda device: True)
-    captured = [cuda.records(device, 10) for _ in range(2)]
+    captured = [cuda.scratch(device, 10) for _ in range(2)]
     assert captured[0] is not captured[1]
     assert set(captured) <= cuda._in_graphs
     cuda._in_graphs.clear()

@@ -10,7 +10,6 @@ Each case runs in the PTX of sm_80, and with IET_PTX=all in that of every target
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,26 +32,13 @@ from tests.support.cuda_cases import (
     laid_out,
     random_logits,
 )
-from tests.support.cuda_on_host import OnHost, empty_caches
 from tests.support.keys import key_table
 from tests.support.known_answers import vectors
-from tests.support.ptx.build import EVERYTHING, TARGETS
+from tests.support.ptx.build import EVERYTHING
 from tests.support.ptx.device import Device
 from tests.support.ptx.ops import Kernels, embed_, permute, score_spans, score_tokens
 
 torch = pytest.importorskip("torch")
-
-
-@pytest.fixture(params=["host", *TARGETS])
-def device(request: pytest.FixtureRequest) -> Iterator[Kernels]:
-    """Target that runs the kernels: the PTX of an architecture, or the sources compiled for the CPU."""
-    if request.param == "host":
-        device: Kernels = OnHost(request.getfixturevalue("module"))
-    else:
-        device = request.getfixturevalue("interpreted")
-        device.target = request.param
-    with empty_caches():
-        yield device
 
 
 @pytest.mark.parametrize("family", FAMILIES)

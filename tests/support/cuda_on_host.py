@@ -29,13 +29,13 @@ FLAGS = [
     # A misaligned 16-byte access is an error on the device: here it stops the process.
     *("-fsanitize=alignment,bounds,shift", "-fsanitize-undefined-trap-on-error"),
 ]
-SOURCES = [ROOT / "csrc" / "cuda" / f"{name}.cu" for name in ("embed", "permute", "rows", "score")]
+SOURCES = [ROOT / "csrc" / "cuda" / f"{name}.cu" for name in ("choose", "embed", "permute", "rows", "score")]
 
 
 @contextlib.contextmanager
 def empty_caches() -> Iterator[None]:
     """Forget what was put on devices, before and after."""
-    caches: tuple[Any, ...] = (cuda._tables, cuda._refused, cuda._records, cuda._in_graphs)
+    caches: tuple[Any, ...] = (cuda._tables, cuda._refused, cuda._scratch, cuda._in_graphs)
     for cache in caches:
         cache.clear()
     yield

@@ -31,6 +31,9 @@ inline dim3 threadIdx(0, 0, 0), blockIdx(0, 0, 0), gridDim(0, 0, 0);
 
 namespace on_host {
 
+constexpr unsigned kWarp = 32;
+enum Wait { kNone, kAtBlock, kAtWarp, kEnded };
+
 struct Fiber {
   ucontext_t context;
   unsigned thread;
@@ -43,6 +46,9 @@ struct Block {
   Fiber* current = nullptr;
   unsigned threads = 0, started = 0, ended = 0;
   bool pending = false, result = false;  // of __syncthreads_or: disjunction so far, and that of all threads
+  std::vector<Wait> waits;               // of threads
+  std::vector<Fiber*> fiber_of;          // of threads
+  std::vector<uint64_t> given, taken;    // of threads: what they give their warps, and gave the last time
   void (*body)(void*) = nullptr;
   void* argument = nullptr;
 };
@@ -61,27 +67,62 @@ constexpr size_t kStack = 64 << 10;
 inline void run_fiber() {
   while (block.started < block.threads) {
     block.current->thread = threadIdx.x = block.started++;
+    block.fiber_of[threadIdx.x] = block.current;
     block.body(block.argument);
+    block.waits[block.current->thread] = kEnded;
     ++block.ended;
   }
   swapcontext(&block.current->context, &block.scheduler);
 }
 
+inline void wait(Wait where) {
+  block.waits[block.current->thread] = where;
+  swapcontext(&block.current->context, &block.scheduler);
+}
+
 inline bool barrier(bool value) {
   block.pending |= value;
-  swapcontext(&block.current->context, &block.scheduler);
+  wait(kAtBlock);
   return block.result;
+}
+
+// Give a value to the warp, and return what all of its threads gave.
+template <class T>
+const uint64_t* exchange(T value) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  block.given[threadIdx.x] = bits;
+  const unsigned thread = threadIdx.x;
+  wait(kAtWarp);
+  return block.taken.data() + thread / kWarp * kWarp;
 }
 
 inline void resume(Fiber& fiber) {
   block.current = &fiber;
   threadIdx.x = fiber.thread;
+  block.waits[fiber.thread] = kNone;
   swapcontext(&block.scheduler, &fiber.context);
+}
+
+// Let the threads [begin, end) go on, if all of them wait there.
+inline bool release(unsigned begin, unsigned end, Wait where) {
+  for (unsigned i = begin; i < end; ++i)
+    if (block.waits[i] != where) return false;
+  if (where == kAtWarp) {
+    for (unsigned i = begin; i < end; ++i) block.taken[i] = block.given[i];
+  } else {
+    block.result = block.pending;
+    block.pending = false;
+  }
+  for (unsigned i = begin; i < end; ++i) resume(*block.fiber_of[i]);
+  return true;
 }
 
 inline void run_block(unsigned threads) {
   block.fibers.resize(threads);
   block.stacks.resize(threads * kStack);
+  block.waits.assign(threads, kNone), block.fiber_of.resize(threads);
+  block.given.resize(threads), block.taken.resize(threads);
   block.threads = threads, block.started = block.ended = 0, block.pending = false;
   unsigned fibers = 0;
   while (block.started < threads) {
@@ -92,13 +133,14 @@ inline void run_block(unsigned threads) {
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, run_fiber, 0);
     ++fibers;
+    fiber.thread = block.started;
     resume(fiber);
   }
   while (block.ended < threads) {
-    if (block.ended != 0) fail("some threads of a block ended while others wait at a barrier");
-    block.result = block.pending;
-    block.pending = false;
-    for (unsigned i = 0; i < fibers; ++i) resume(block.fibers[i]);
+    bool goes_on = release(0, threads, kAtBlock);
+    for (unsigned warp = 0; warp < threads; warp += kWarp)
+      goes_on |= release(warp, warp + kWarp < threads ? warp + kWarp : threads, kAtWarp);
+    if (!goes_on) fail("threads of a block wait at a barrier that others do not reach");
   }
 }
 
@@ -106,6 +148,7 @@ inline void run_block(unsigned threads) {
 
 inline bool __syncthreads_or(bool value) { return on_host::barrier(value); }
 inline void __syncthreads() { on_host::barrier(false); }
+inline void wait_for_block() { on_host::barrier(false); }
 
 enum cudaError_t { cudaSuccess, cudaErrorUnknown };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
@@ -159,5 +202,20 @@ inline const char* clear(void* data, int64_t bytes, void*) {
 }
 
 inline void atomicAdd(uint64_t* sum, uint64_t value) { *sum += value; }
+
+template <class T>
+T shuffle(T value, int by) {
+  const uint64_t* const values = on_host::exchange(value);
+  T other;
+  std::memcpy(&other, values + (threadIdx.x % on_host::kWarp ^ static_cast<unsigned>(by)), sizeof other);
+  return other;
+}
+
+inline uint32_t ballot(bool value) {
+  const uint64_t* const values = on_host::exchange(value);
+  uint32_t lanes = 0;
+  for (unsigned lane = 0; lane < on_host::kWarp; ++lane) lanes |= (values[lane] & 1 ? 1u : 0u) << lane;
+  return lanes;
+}
 
 }  // namespace iet

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.cuda_on_host import ROOT, bindings, host_compiler
 
-SOURCES = ("embed.cu", "rows.cu", "score.cu", "permute.cu", "runtime.cu")
+SOURCES = ("choose.cu", "embed.cu", "rows.cu", "score.cu", "permute.cu", "runtime.cu")
 EVERYTHING = os.environ.get("IET_PTX") == "all"
 # One PTX for each class of architectures that the sources or nvcc distinguish: no conversion of pairs before
 # sm_80, another optimiser from sm_100 on. sm_90 has the PTX of sm_80, which test_cuda_build.py checks.
