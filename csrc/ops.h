@@ -7,6 +7,7 @@
 #include "choose.h"
 #include "keyed.h"
 #include "numeric.h"
+#include "sequences.h"
 
 namespace iet {
 
@@ -49,6 +50,15 @@ static inline int64_t embed_saved(const KernelParams& params) {
   return static_cast<int64_t>(params.grid.a) * params.grid.b - params.vocab + params.n_unmarked;
 }
 
+// What embed_cpu and choose_cpu take of rows, made from sequences.
+struct ReadRowsArgs {
+  RowsArgs in;
+  int64_t* contexts;  // [rows, n-1]
+  int32_t* slots;     // [rows], -1 for rows that are not marked
+  float* kappas;      // [rows]
+  int32_t* counts;    // [rows]; null if there are no tables
+};
+
 struct ScoreArgs {
   const int64_t* token_ids;  // [tokens]
   int64_t tokens;
@@ -77,6 +87,7 @@ struct PermuteArgs {      // known answers
 // id, or a kappa is negative or not finite.
 bool embed_cpu(const KernelParams&, const EmbedArgs&, int num_threads);
 bool choose_cpu(const KernelParams&, const ChooseArgs&, int num_threads);  // refuses what embed_cpu does
+bool read_rows_cpu(const KernelParams&, const ReadRowsArgs&);  // false if a sequence is out of range
 void score_cpu(const KernelParams&, const ScoreArgs&, int num_threads);
 void score_spans_cpu(const KernelParams&, const SpansArgs&, int num_threads);
 void permute_cpu(uint32_t vocab, const PermuteArgs&);
@@ -100,12 +111,6 @@ struct CudaKernelParams {  // the constants of a profile and its keys, on one de
   int64_t n_keys;
 };
 
-struct Integers {  // int32 or int64, strided
-  const void* data;
-  int64_t stride;  // in elements
-  int32_t wide;    // 1: int64
-};
-
 // If the arguments of a row are invalid, rows_cuda does not mark it and writes 1 + its number to one of these.
 // They are in mapped host memory, so Python reads them without a call to the device.
 enum Refusal { kRefusedContext, kRefusedSlot, kRefusedRow, kRefusedTemperature, kRefusedCount, kRefusals };
@@ -118,30 +123,13 @@ struct alignas(16) RowRecord {
 };
 constexpr uint32_t kUnmarkedRow = 0xFFFFFFFFu;  // not a valid step: steps are at most half a turn
 
-// Rows of a step, each at a position of a sequence of tokens. A row's context is the n-1 ids before it:
-// committed tokens, then the drafts before the row. Without `sequences`, row i continues sequence i.
 struct CudaRowsArgs {
-  int64_t rows;
-  Integers sequences;  // row -> sequence, below 0: padding; null: row i belongs to sequence i
-  int64_t n_sequences;
-  Integers tokens;       // [n_sequences, columns]; `stride` is that of a sequence
-  int64_t token_stride;  // of an element
-  int64_t columns;
-  Integers lengths;     // [n_sequences], committed tokens; null: all columns are
-  Integers num_drafts;  // row -> number of drafts before it; null: 0
-  Integers drafts;      // [rows], the inputs of rows: the drafts before row i are those of rows i-place+1 to i
-  Integers slots;       // [n_sequences] -> key, -1: unmarked
-  const float* temperatures;  // [n_sequences]; null: 1
-  int64_t temperature_stride;
-  float kappa;
+  RowsArgs in;
   Integers row_index;  // row -> row of the logits, checked here; null: the same row
   int64_t logits_rows;
-  int32_t* refused;    // [kRefusals]
-  RowRecord* records;  // [rows]
-  // [rows], output: earlier occurrences of the context in its sequence; null: they are not counted
-  int32_t* counts;
-  // [rows], the same as input, counted by the caller; null: 0, or the counts above
-  Integers caller_counts = {};
+  Integers caller_counts;  // [rows], counted by the caller; null: 0, or those of the tables
+  int32_t* refused;        // [kRefusals]
+  RowRecord* records;      // [rows]
 };
 
 struct CudaEmbedArgs {

@@ -73,6 +73,14 @@ bool choose_tokens(const PyKernelParams& self, uintptr_t logits, int32_t dtype, 
   return choose_cpu(self.params, {args, at<Filter>(filters), force, at<int64_t>(chosen)}, num_threads);
 }
 
+bool read_rows(const PyKernelParams& self, const PyRows& rows, uintptr_t contexts, uintptr_t slots,
+               uintptr_t kappas, uintptr_t counts) {
+  const ReadRowsArgs args{rows_args(rows), at<int64_t>(contexts), at<int32_t>(slots), at<float>(kappas),
+                          at<int32_t>(counts)};
+  py::gil_scoped_release release;
+  return read_rows_cpu(self.params, args);
+}
+
 void score_ids(const PyKernelParams& self, uintptr_t token_ids, uintptr_t counts, int64_t tokens,
                uintptr_t scores, int num_threads) {
   py::gil_scoped_release release;
@@ -135,6 +143,7 @@ PYBIND11_MODULE(_cpu, m) {
       .def(py::init<uint32_t, uint32_t, uint32_t, uintptr_t, int64_t, uintptr_t, uintptr_t, int64_t>())
       .def("embed", &embed_logits)
       .def("choose", &choose_tokens)
+      .def("read_rows", &read_rows)
       .def("score", &score_ids)
       .def("score_spans", &score_spans);
   m.def("permute", &permute_known);

@@ -2,10 +2,7 @@
 // device, which iet/native/cuda.py sets with torch's device guard.
 #include "../bindings.h"
 
-#include <pybind11/stl.h>
-
 #include <string>
-#include <tuple>
 
 #include "../ops.h"
 
@@ -13,12 +10,6 @@ namespace py = pybind11;
 using namespace iet;
 
 namespace {
-
-using Address = std::tuple<uintptr_t, int64_t, bool>;  // of integers: data, stride, whether they are int64
-
-Integers integers(const Address& address) {
-  return {at<void>(std::get<0>(address)), std::get<1>(address), std::get<2>(address)};
-}
 
 // Call a function without the GIL, and raise BackendUnavailable with the message that it returns. Engines
 // handle errors of this package.
@@ -52,30 +43,10 @@ struct PyKernelParams {
   }
 };
 
-void read_rows(const PyKernelParams& self, uintptr_t stream, int64_t rows, Address sequences,
-               int64_t n_sequences, Address tokens, int64_t token_stride, int64_t columns, Address lengths,
-               Address num_drafts, Address drafts, Address slots, uintptr_t temperatures,
-               int64_t temperature_stride, float kappa, Address row_index, int64_t logits_rows,
-               uintptr_t refused, uintptr_t records, uintptr_t counts, Address caller_counts) {
-  const CudaRowsArgs args{rows,
-                          integers(sequences),
-                          n_sequences,
-                          integers(tokens),
-                          token_stride,
-                          columns,
-                          integers(lengths),
-                          integers(num_drafts),
-                          integers(drafts),
-                          integers(slots),
-                          at<float>(temperatures),
-                          temperature_stride,
-                          kappa,
-                          integers(row_index),
-                          logits_rows,
-                          at<int32_t>(refused),
-                          at<RowRecord>(records),
-                          at<int32_t>(counts),
-                          integers(caller_counts)};
+void read_rows(const PyKernelParams& self, uintptr_t stream, const PyRows& rows, Address row_index,
+               int64_t logits_rows, Address caller_counts, uintptr_t refused, uintptr_t records) {
+  const CudaRowsArgs args{rows_args(rows),         integers(row_index),  logits_rows,
+                          integers(caller_counts), at<int32_t>(refused), at<RowRecord>(records)};
   call([&] { return rows_cuda(self.params, args, at<void>(stream)); });
 }
 

@@ -142,7 +142,7 @@ struct BlockRow {
     const CudaEmbedArgs& args = launch.args.rows;
     record = args.records[number];
     const Integers& index = args.row_index;
-    const int64_t row = index.data == nullptr ? number : element(index.data, index.wide, number * index.stride);
+    const int64_t row = index.data == nullptr ? number : element(index, number);
     logits = static_cast<char*>(args.logits) + row * args.row_stride;
     source = static_cast<const char*>(args.source) + row * args.row_stride;
   }
@@ -299,9 +299,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) choose_kernel(const ChooseLaun
   Choice choice = of_block.choice_of(block_best(best, exchange));
   if (args.filters != nullptr) {
     const Integers& sequences = args.sequences;
-    const int64_t sequence = sequences.data == nullptr
-                                 ? row.number
-                                 : element(sequences.data, sequences.wide, row.number * sequences.stride);
+    const int64_t sequence = sequences.data == nullptr ? row.number : element(sequences, row.number);
     choice = choose_kept(of_block, args.filters[sequence], highest.sum, row.record.kappa, choice);
   }
   wait_for_block();  // all threads have read the logit that changes now

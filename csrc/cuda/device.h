@@ -74,9 +74,19 @@ IET_HD int32_t to_integer(float value) {
 }
 
 #if defined(__CUDACC__)
-// CUDA's atomicAdd takes unsigned long long, a different type of the same size.
-__device__ __forceinline__ void atomicAdd(uint64_t* sum, uint64_t value) {
-  ::atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(value));
+// CUDA's own functions take unsigned long long, a different type of the same size.
+IET_HD void add_atomically(uint64_t* sum, uint64_t value) {
+#if defined(__CUDA_ARCH__)
+  atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(value));
+#endif
+}
+IET_HD uint64_t compare_and_swap(uint64_t* word, uint64_t expected, uint64_t wanted) {
+#if defined(__CUDA_ARCH__)
+  return atomicCAS(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(expected),
+                   static_cast<unsigned long long>(wanted));
+#else
+  return expected + wanted - *word;
+#endif
 }
 #endif
 
@@ -104,6 +114,11 @@ IET_HD uint32_t ballot(bool value) {
 IET_HD void wait_for_block() {
 #if defined(__CUDA_ARCH__)
   __syncthreads();
+#endif
+}
+IET_HD void wait_for_warp() {
+#if defined(__CUDA_ARCH__)
+  __syncwarp();
 #endif
 }
 #endif
@@ -178,11 +193,6 @@ struct BFloat16Words {
     return (bits & 0x7FFFFFFFu) > 0x7F800000u ? quiet : (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
   }
 };
-
-// Element i of an array of int32 or, if `wide`, int64.
-IET_HD int64_t element(const void* data, int32_t wide, int64_t i) {
-  return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
-}
 
 }  // namespace
 }  // namespace iet

@@ -159,9 +159,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   // The row: the same for all threads of the block, which return together if there is no work.
   const int64_t i = launch.first_row + blockIdx.y;
   const RowRecord record = args.records[i];
-  const int64_t target = args.row_index.data == nullptr
-                             ? i
-                             : element(args.row_index.data, args.row_index.wide, i * args.row_index.stride);
+  const int64_t target = args.row_index.data == nullptr ? i : element(args.row_index, i);
   char* const logits = static_cast<char*>(args.logits) + target * args.row_stride;
   const char* const source = static_cast<const char*>(args.source) + target * args.row_stride;
   const uint32_t columns = marked_columns<kFamily>(launch), accesses = columns / kWidth;

@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kThreads, 4) score_spans_kernel(const ScoreLau
       if (!in_one_span) {
         const int64_t next = launch.boundaries[span + 1];  // for -1 the first boundary: the span is looked up
         if (first + i >= next) {
-          if (sum != 0) atomicAdd(launch.sums + span * params.n_keys + key, static_cast<uint64_t>(sum));
+          if (sum != 0) add_atomically(launch.sums + span * params.n_keys + key, static_cast<uint64_t>(sum));
           sum = 0, span = span_of(launch, first + i);
         }
       }
@@ -143,14 +143,14 @@ __global__ void __launch_bounds__(kThreads, 4) score_spans_kernel(const ScoreLau
         sum += to_integer(score_one<kFamily>(launch, tile, i, subkey, step) * kUnits);
     }
     if (!in_one_span && sum != 0)
-      atomicAdd(launch.sums + span * params.n_keys + key, static_cast<uint64_t>(sum));
+      add_atomically(launch.sums + span * params.n_keys + key, static_cast<uint64_t>(sum));
   }
   if (!in_one_span) return;
   partial[threadIdx.x] = sum;
   __syncthreads();
   if (lane != 0 || key >= params.n_keys) return;
   for (uint32_t i = 1; i < lanes; ++i) sum += partial[threadIdx.x + i * columns];
-  if (sum != 0) atomicAdd(launch.sums + ends[0] * params.n_keys + key, static_cast<uint64_t>(sum));
+  if (sum != 0) add_atomically(launch.sums + ends[0] * params.n_keys + key, static_cast<uint64_t>(sum));
 }
 
 // Convert sums from units to scores, in place.

@@ -9,6 +9,9 @@ from iet.errors import InputError, ShapeError
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 
+MAX_TEMPERATURE = 1e6
+"""Of a request that is marked."""
+
 
 def check_registry(registry: object) -> None:
     """Raise an InputError unless this is a registry."""

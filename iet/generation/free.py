@@ -47,6 +47,11 @@ class FreeTokens:
         if not is_number or not (math.isfinite(self.rate) and 0 <= self.rate < 1):
             raise InputError(f"rate: got {self.rate!r:.80}, expected a probability from 0 to below 1")
 
+    @property
+    def threshold(self) -> tuple[int, int]:
+        """Return `first`, and the rate in units of 2^-32, as the native code takes them."""
+        return self.first, round(self.rate * (_MASK + 1))
+
     def are_free(self, requests: Any, positions: Any) -> Any:
         """Return which positions are free.
 
@@ -59,7 +64,8 @@ class FreeTokens:
         """
         mixed = _mix((positions * 0x9E3779B1 + requests) & _MASK)
         mixed = _mix(mixed ^ ((requests >> 32) & _MASK))
-        return (positions < self.first) | (mixed < round(self.rate * (_MASK + 1)))
+        first, rate = self.threshold
+        return (positions < first) | (mixed < rate)
 
 
 def free_of_environment() -> FreeTokens:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from iet.errors import InputError, ShapeError
 from iet.generation.checks import rows_of_a_prompt
 from iet.generation.free import FreeTokens, request_key
-from iet.generation.sampling import ContextIds, choose_and_force, times_before
-from iet.kernels import embed
+from iet.kernels import embed, prepare
 from iet.marks.keys import KeyTable
 from iet.native.cuda import Refusals
+from iet.native.rows import ContextTables, FreeRows, SequenceRows
 
 
 class Processor(transformers.LogitsProcessor):
@@ -94,8 +94,8 @@ class Processor(transformers.LogitsProcessor):
 class KeyedSampler(Processor):
     """Chooses the token of a row: argmax(logits - log(-log u)) over the tokens that the sampler keeps.
 
-    All others become -inf, so the sampler can only draw this token. A row is left to the sampler if its
-    position is not scored (no agent, or an unmarked id in its context) or if its token is free
+    Its logit is raised far above all others, so the sampler can only draw this token. A row is left to the
+    sampler if its position is not scored (no agent, or an unmarked id in its context) or if its token is free
     (`FreeTokens`).
 
     Positions count from the length of the first `input_ids`, so one object serves one call of `generate`.
@@ -110,53 +110,60 @@ class KeyedSampler(Processor):
         seed: int | None,
     ) -> None:
         super().__init__(keys, slots, 1.0, first_call_shows_prompts)
-        self._ids = ContextIds(self._keys.profile)
         self._free, self._seed = free, seed
-        self._prompt_length = 0
-        self._request_keys = torch.empty(0, dtype=torch.int64)  # [B]
+        self._sequences: _Sequences | None = None
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Return `scores` [B, >= V] with one finite value in the rows that are marked."""
+        """Return `scores` [B, >= V]; in the rows that are marked the chosen token has a raised logit."""
         repeats = self._rows_of_a_prompt(input_ids)
         rows, length = input_ids.shape
-        if not len(self._request_keys):
-            self._start(rows, length, scores.device)
-        context_len = self._keys.profile.scheme.n_gram - 1
-        if length < context_len:
-            return scores
+        if self._sequences is None:
+            self._sequences = self._start(rows, length, scores.device)
+        of_step = self._sequences
+        if len(of_step.numbers) != rows:
+            got, expected = f"{rows} rows", f"{len(of_step.numbers)}, as in the first call"
+            raise ShapeError("input_ids", got=got, expected=expected)
         row_slots, _ = self._of_rows(rows, repeats, scores.device)
-        slots = torch.as_tensor(row_slots)
-        ids = input_ids.to(scores.device)
-        contexts, ends = ids[:, length - context_len :], torch.full((rows,), length, device=scores.device)
-        counts = times_before(ids, ends, contexts)
-        fresh = (slots >= 0) & self._ids.are_marked(contexts) & ~self._are_free(rows, length, scores.device)
-        # Half types would round different sums to one. On CUDA the noise is added to a copy.
-        final = scores.to(torch.float32, copy=scores.device.type != "cpu").contiguous()
         self._refusals.check()
-        marked = torch.where(fresh, slots, -1)
-        forced = choose_and_force(final, scores, contexts, marked, self._keys, counts)
-        self._refusals.note(final.device)
-        return forced  # type: ignore[return-value]
+        of_step.tables.fit(of_step.numbers, np.full(rows, length))
+        of_step.rows.read(
+            input_ids.to(scores.device),
+            torch.as_tensor(row_slots),
+            tables=of_step.tables,
+            free=of_step.free,
+        )
+        chosen = torch.empty_like(scores)
+        if chosen.stride() == scores.stride():
+            of_step.rows.choose_(chosen, source=scores)
+        else:
+            of_step.rows.choose_(chosen.copy_(scores))
+        self._refusals.note(scores.device)
+        return chosen  # type: ignore[return-value]
 
-    def _start(self, rows: int, length: int, device: torch.device) -> None:
+    def _start(self, rows: int, length: int, device: torch.device) -> _Sequences:
         """Take the first call as the start of the answers: name the rows' requests."""
         seed: object = self._seed
         if seed is None:  # read, not drawn from, so that unmarked rows stay those of an unmarked run
             seed = hashlib.blake2b(_generator_state(device).numpy().tobytes()).hexdigest()
-        keys = [request_key(seed, row) for row in range(rows)]
-        self._request_keys = torch.tensor(keys, dtype=torch.int64, device=device)
-        self._prompt_length = length
-
-    def _are_free(self, rows: int, length: int, device: torch.device) -> torch.Tensor:
-        """Return which rows [B] have a free token at this position."""
-        requests = self._request_keys.to(device)
-        if len(requests) != rows:
-            raise ShapeError(
-                "input_ids", got=f"{rows} rows", expected=f"{len(requests)}, as in the first call"
-            )
-        return self._free.are_free(  # type: ignore[no-any-return]
-            requests, torch.full_like(requests, length - self._prompt_length)
+        keys = torch.tensor([request_key(seed, row) for row in range(rows)], dtype=torch.int64, device=device)
+        starts = torch.tensor([length], dtype=torch.int64, device=device).expand(rows)
+        if device.type == "cuda":
+            prepare(self._keys, device)
+        return _Sequences(
+            np.arange(rows),
+            SequenceRows(self._keys.marking, device, rows),
+            ContextTables(rows, device),
+            FreeRows(keys, starts, *self._free.threshold),
         )
+
+
+class _Sequences(NamedTuple):
+    """The rows of a call of `generate`."""
+
+    numbers: NDArray[np.int64]
+    rows: SequenceRows
+    tables: ContextTables
+    free: FreeRows
 
 
 def _generator_state(device: torch.device) -> torch.Tensor:

@@ -1,9 +1,8 @@
-"""Family gumbel on an engine's logits: add keyed noise, and mask all tokens of a row except the largest.
+"""Rows of a step whose contexts an engine has on the host, and how they are marked.
 
-An engine shows a processor its logits and samples from them afterwards. The processor computes the
-distribution that the engine would sample from, adds the keyed noise, and returns a row with the largest
-token only. So every sampler draws this token; with drafts, rejection sampling accepts a draft exactly if it
-is the token.
+With family gumbel the token is chosen here, and its logit is raised far above the others, so that every
+sampler draws it: its probability is 1 after temperature, softmax, top-k, top-p and min-p. With drafts,
+rejection sampling accepts a draft exactly if it is the token.
 
 A row is left to the engine's sampler if its token is free, or if its position is not scored: it has no
 agent, or an unmarked id in its context. Seeds hold how often the context occurred earlier in the sequence,
@@ -12,102 +11,88 @@ with its prompt, so that the noise of a repeated context differs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 import torch
 
 from iet.kernels import choose, embed_
 from iet.marks.keys import KeyTable
-from iet.marks.scheme import Profile
-
-_COLUMNS = 4096  # positions that are compared at once, so that memory stays small compared with the logits
+from iet.native.filters import FILTER, NO_FILTER
 
 
-class ContextIds:
-    """Which ids may occur in the context of a marked position; one table for each device."""
+class HostRows:
+    """The rows of a step, in memory that is copied to a device at once.
 
-    def __init__(self, profile: Profile) -> None:
-        self._profile = profile
-        self._unmarked: dict[torch.device, torch.Tensor] = {}
-
-    def are_marked(self, contexts: torch.Tensor) -> torch.Tensor:
-        """Return which rows [B] have no unmarked id in their context [B, n-1]; negative ids pass."""
-        vocab_size = self._profile.vocab_size
-        if contexts.device not in self._unmarked:
-            unmarked = torch.zeros(vocab_size + 1, dtype=torch.bool)
-            unmarked[[*self._profile.unmarked_ids, vocab_size]] = True
-            self._unmarked[contexts.device] = unmarked.to(contexts.device)
-        table = self._unmarked[contexts.device]
-        return ~(table[contexts.clamp(0, vocab_size).long()] & (contexts >= 0)).any(dim=-1)
-
-
-def times_before(ids: torch.Tensor, ends: torch.Tensor, contexts: torch.Tensor) -> torch.Tensor:
-    """Count how often each row's context occurs in its sequence before the end.
+    The memory is new in each step, because torch reuses pinned memory only after a copy has finished.
 
     Args:
-        ids: integers [B, T]; ids from a row's end on are ignored.
-        ends: int64 [B], length of each sequence.
-        contexts: integers [B, n-1], the last n-1 ids before `ends`.
-
-    Returns:
-        int64 [B]; 0 if the sequence is shorter than n. O(B·T·n); nothing is copied to the host.
+        rows: of the logits.
+        context_len: n-1.
+        device: of the logits.
     """
-    context_len, rows = contexts.shape[1], len(ids)
-    starts = ids.shape[1] - context_len  # number of positions at which an earlier context can start
-    count = torch.zeros(rows, dtype=torch.int64, device=ids.device)
-    last = (ends - context_len)[:, None]
-    for low in range(0, starts, _COLUMNS):
-        high = min(low + _COLUMNS, starts)
-        same = torch.arange(low, high, device=ids.device) < last
-        for i in range(context_len):
-            same &= ids[:, low + i : high + i] == contexts[:, i, None]
-        count += same.sum(dim=1)
-    return count
 
+    def __init__(self, rows: int, context_len: int, device: torch.device) -> None:
+        self._shape, self._device = (rows, context_len), device
+        on_cuda = device.type == "cuda"
+        self._staged = torch.empty(rows * (context_len + 5), dtype=torch.int64, pin_memory=on_cuda)
+        self._fields = self._fields_of(self._staged.numpy(), np.float32)
+        _, slots, counts, temperatures, filters = self._fields
+        slots[:], counts[:], temperatures[:] = -1, 0, 1.0
+        self._filters = filters.view(FILTER)[:, 0]
+        self._filters[:] = np.array(NO_FILTER, FILTER)
+        self._is_filtered = False
 
-def choose_and_force(
-    final: torch.Tensor,
-    logits: torch.Tensor,
-    contexts: torch.Tensor,
-    slots: torch.Tensor,
-    keys: KeyTable,
-    counts: torch.Tensor,
-) -> torch.Tensor:
-    """Choose the tokens of some rows, and force them by masking all others in the logits.
+    def _fields_of(self, memory: Any, float32: Any) -> tuple[Any, ...]:
+        """Return contexts, slots, counts, temperatures and filters in an array or a tensor."""
+        rows, context_len = self._shape
+        of_rows, filters = memory[: rows * (context_len + 3)], memory[rows * (context_len + 3) :]
+        table = of_rows.reshape(rows, context_len + 3)
+        temperatures = table.view(float32)[:, -2]  # the first half of the last word
+        slots, counts = table[:, context_len], table[:, context_len + 1]
+        return table[:, :context_len], slots, counts, temperatures, filters.reshape(rows, 2)
 
-    Args:
-        final: float32 [B, V'], the logits that the engine would sample from. Its memory is reused for the
-            result, except for `logits` itself; on CUDA noise is added to it.
-        logits: floating-point [B, V'], as the engine shows them.
-        contexts, slots, counts: as `iet.kernels.choose` takes them, all contexts without unmarked ids;
-            slot -1 for a row that stays as it is.
-        keys: of the slots.
+    def add(
+        self,
+        row: int,
+        context: Sequence[int],
+        slot: int,
+        count: int,
+        temperature: float,
+        filter_: tuple[Any, ...] = NO_FILTER,
+    ) -> None:
+        """Add a row: its last n-1 ids, its key, how often these ids occurred before, and its sampling."""
+        contexts, slots, counts, temperatures, _ = self._fields
+        contexts[row] = context
+        slots[row], counts[row], temperatures[row] = slot, count, temperature
+        if filter_ != NO_FILTER:
+            self._filters[row], self._is_filtered = filter_, True
 
-    Returns:
-        [B, V'] of the dtype of `logits`, as `force_token` returns them.
-    """
-    if final.device.type != "cpu":
-        embed_(final, contexts, slots, keys, counts=counts)
-        return force_token(final, final.max(dim=-1, keepdim=True).indices, logits, slots >= 0)
-    chosen = torch.from_numpy(choose(final, contexts, slots, keys, counts=counts))
-    memory = torch.empty_like(final) if final is logits else final
-    return force_token(memory, chosen.clamp(min=0)[:, None], logits, chosen >= 0)
+    def mark_(self, logits: torch.Tensor, keys: KeyTable) -> torch.Tensor | None:
+        """Mark the rows of logits [rows, >= V] in place; the other rows stay as they are.
 
-
-def force_token(
-    memory: torch.Tensor, tokens: torch.Tensor, logits: torch.Tensor, rows: torch.Tensor
-) -> torch.Tensor:
-    """Force a token in some rows, by masking all others in the logits.
-
-    Args:
-        memory: float32 [B, V'], reused for the result.
-        tokens: int64 [B, 1].
-        logits: floating-point [B, V'], as the engine shows them.
-        rows: bool [B], the rows to change.
-
-    Returns:
-        [B, V'] of the dtype of `logits`: in the changed rows -inf, except for one token, which keeps its
-        logit.
-    """
-    # Reuse the buffer: on the CPU, touching new memory costs more than writing to it.
-    of_tokens = logits.gather(1, tokens).float()
-    forced = memory.fill_(-torch.inf).scatter_(1, tokens, of_tokens).to(logits.dtype)
-    return torch.where(rows[:, None], forced, logits, out=forced)
+        Returns:
+            The tokens [rows] that were chosen, int64 on the device of the logits, -1 for other rows; None if
+            the family adds to the logits.
+        """
+        fields, filters = self._fields, self._filters
+        if self._device.type == "cuda":
+            sent = self._staged.to(self._device, non_blocking=True)
+            fields = self._fields_of(sent, torch.float32)
+            filters = fields[-1].view(torch.int32)
+        contexts, slots, counts, temperatures, _ = fields
+        if not keys.profile.family.chooses:
+            embed_(logits, contexts, slots, keys, temperature=temperatures)
+            return None
+        chosen = choose(
+            logits,
+            contexts,
+            slots,
+            keys,
+            counts=counts,
+            temperature=temperatures,
+            filters=filters if self._is_filtered else None,
+            force=True,
+        )
+        return torch.as_tensor(chosen)

@@ -34,12 +34,12 @@ import numpy as np
 
 from iet.errors import IetError, InputError, RegistryError, check_number, shown
 from iet.generation.agents import AGENT_FIELD, SESSION_FIELD, SGLANG_PROCESSOR, session_of_request
-from iet.generation.checks import check_registry, switch
+from iet.generation.checks import MAX_TEMPERATURE, check_registry, switch
 from iet.generation.contexts import SequenceContexts
 from iet.generation.free import FreeTokens, check_seed, free_of_environment, request_key, warn_of_limit
 from iet.generation.sessions import SessionRow, SessionRows
-from iet.kernels import embed_
 from iet.marks.registry import Registry
+from iet.native.filters import NO_FILTER, filter_of
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +49,6 @@ _log = logging.getLogger(__name__)
 MAX_CONTEXT_WINDOW = 64
 """The longest context that SGLang's own watermark takes."""
 
-_MAX_TEMPERATURE = 1e6
 _CONTEXTS, _SESSION_ROW = "__iet_contexts__", "__iet_row__"
 
 
@@ -58,10 +57,9 @@ class IETLogitsProcessor:
 
         logits[i, v] += κ·T_i·φ(P(k_π, v)),    k_π the hash of row i's context under the key of its agent
 
-    With family "gumbel" it chooses the token itself, from the distribution that SGLang would draw from, and
-    masks all other tokens of the row:
+    With family "gumbel" it chooses the token itself, from the distribution that SGLang would draw from:
 
-        argmax_v over kept tokens of ℓ_i(v) / T_i - log(-log u(k_π, v)),    the rest of the row becomes -inf
+        argmax_v over kept tokens of ℓ_i(v) / T_i - log(-log u(k_π, v)),    its logit becomes the largest
 
     A request may also name a session under "iet_session": then the agent's keys in that session mark it
     (`Registry.session`).
@@ -128,7 +126,7 @@ class IETLogitsProcessor:
                 # Without enough ids before it, a position is not scored.
                 if len(context) == context_len and not (chooses and _is_free(request)):
                     count = contexts.times_before() if chooses else 0
-                    batch = batches.setdefault(keys.profile.id, _Batch(sessions, len(logits)))
+                    batch = batches.setdefault(keys.profile.id, _Batch(sessions, logits))
                     key = _of_session(sessions, slot, arguments)
                     batch.add(row, request, context, count, key)
             except Exception as error:  # an error in a request's data ends only this request
@@ -144,110 +142,47 @@ class _ServerError(IetError):
 
 
 class _Batch:
-    """The arguments of embed_ for one profile; rows of other profiles have slot -1, without cost."""
+    """The rows of one profile; rows of other profiles have slot -1, without cost."""
 
-    def __init__(self, sessions: SessionRows, rows: int) -> None:
+    def __init__(self, sessions: SessionRows, logits: torch.Tensor) -> None:
+        from iet.generation.sampling import HostRows
+
         self.sessions, self.scheme = sessions, sessions.own.profile.scheme
-        self.contexts = np.zeros((rows, self.scheme.n_gram - 1), dtype=np.int64)
-        self.counts = np.zeros(rows, dtype=np.int64)
-        self.slots = np.full(rows, -1, dtype=np.int32)
-        self.temperatures = np.ones(rows, dtype=np.float32)
+        self.rows = HostRows(len(logits), self.scheme.n_gram - 1, logits.device)
         self.requests: list[Any] = []
 
     def add(self, row: int, request: Any, context: Sequence[int], count: int, slot: int) -> None:
+        temperature, filter_ = 1.0, NO_FILTER
         if self.scheme.placement != "raw":
             # SGLang will divide by this; it is 1 for greedy requests.
             temperature = request.sampling_params.temperature
-            if not 0 < temperature <= _MAX_TEMPERATURE:  # embed_ would refuse the other rows with it
-                raise InputError(f"temperature: got {temperature}, expected at most {_MAX_TEMPERATURE:g}")
-            self.temperatures[row] = temperature
-        self.contexts[row], self.counts[row], self.slots[row] = context, count, slot
+            if not 0 < temperature <= MAX_TEMPERATURE:  # embed_ would refuse the other rows with it
+                raise InputError(f"temperature: got {temperature}, expected at most {MAX_TEMPERATURE:g}")
+        if self.sessions.own.profile.family.chooses:
+            filter_ = _filter_of(request.sampling_params)
+        self.rows.add(row, context, slot, count, temperature, filter_)
         self.requests.append(request)
 
     def mark(self, logits: torch.Tensor) -> None:
         """Mark the rows in place, or end their requests if that fails."""
         try:
             self.sessions.send(logits.device)
-            if self.sessions.own.profile.family.chooses:
-                self._choose(logits)
-                return
-            arrays: tuple[Any, Any, Any] = (self.contexts, self.slots, self.temperatures)
-            if logits.device.type == "cuda":
-                arrays = self.sent(logits.device)
-            contexts, slots, temperatures = arrays
-            embed_(logits, contexts, slots, self.sessions.keys, temperature=temperatures)
+            self.rows.mark_(logits, self.sessions.keys)
         except Exception as error:  # no CUDA module, wrong model, memory: the logits are unchanged
             for request in self.requests:
                 _abort(request, _ServerError(str(error)))
 
-    def sent(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return contexts, slots and temperatures on a device, with one asynchronous copy.
 
-        The staging memory is new each step, because torch reuses pinned memory only after its copy has
-        finished.
-        """
-        import torch
-
-        rows, context_len = self.contexts.shape
-        on_cuda = device.type == "cuda"
-        staged = torch.empty(rows, context_len + 2, dtype=torch.int64, pin_memory=on_cuda)
-        values = staged.numpy()
-        values[:, :context_len], values[:, context_len] = self.contexts, self.slots
-        values[:, context_len + 1] = 0
-        values.view(np.float32)[:, -2] = self.temperatures  # the first half of the last column
-        sent = staged.to(device, non_blocking=True)
-        return sent[:, :context_len], sent[:, context_len], sent.view(torch.float32)[:, -2]
-
-    def _choose(self, logits: torch.Tensor) -> None:
-        """Choose the tokens of the rows, and force them."""
-        import torch
-
-        from iet.generation.sampling import ContextIds, choose_and_force
-
-        marked = np.flatnonzero(self.slots >= 0)  # in the order of the requests
-        rows, contexts, counts, slots = (
-            torch.from_numpy(array).to(logits.device)
-            for array in (marked, self.contexts[marked], self.counts[marked], self.slots[marked])
-        )
-        raw = logits.index_select(0, rows)
-        scored = ContextIds(self.sessions.own.profile).are_marked(contexts)
-        final = _final_logits(raw, [request.sampling_params for request in self.requests])
-        slots = slots.masked_fill(~scored, -1)
-        forced = choose_and_force(final, raw, contexts, slots, self.sessions.keys, counts)
-        logits.index_copy_(0, rows, forced)
-
-
-def _final_logits(logits: torch.Tensor, params: Sequence[Any]) -> torch.Tensor:
-    """Return the logits that SGLang samples from, float32 [B, V']: the softmax is the token's distribution.
+def _filter_of(params: Any) -> tuple[Any, ...]:
+    """Return the filter of SGLang's `SamplingParams`.
 
         p = softmax(ℓ / T);  keep the top_k likeliest tokens;  the fewest of them with probability top_p
         (with min_p under FlashInfer: top_p of the probability that top_k keeps);  p >= min_p·max p
 
     Under FlashInfer a request with min_p changes the top_p of the other requests; here only its own.
-
-    Args:
-        logits: floating-point [B, V'], not changed.
-        params: SGLang's `SamplingParams` of each row.
     """
-    import torch
-
-    columns, device = logits.shape[1], logits.device
-
-    def values(name: str) -> torch.Tensor:
-        return torch.tensor([[float(getattr(p, name))] for p in params], device=device)
-
-    final = logits.float() / values("temperature")
-    if all(p.top_k >= columns and p.top_p == 1 and p.min_p == 0 for p in params):
-        return final
-    shares, order = final.softmax(dim=-1).sort(dim=-1, descending=True)
-    min_p = values("min_p")
-    keep = torch.arange(columns, device=device) < values("top_k")
-    if _samples_with_flashinfer():
-        top = shares.masked_fill(~keep, 0)
-        shares = torch.where(min_p > 0, top / top.sum(dim=-1, keepdim=True), shares)
-    keep &= shares.cumsum(dim=-1) - shares <= values("top_p")
-    keep &= shares >= min_p * shares[:, :1]
-    return final.masked_fill_(~torch.empty_like(keep).scatter_(1, order, keep), -torch.inf)
+    share_of = "top_k" if params.min_p > 0 and _samples_with_flashinfer() else "all"
+    return filter_of(params.min_p, params.top_k, params.top_p, share_of)
 
 
 @functools.cache

@@ -268,8 +268,7 @@ class DeviceRows(NamedTuple):
     def queue(self, native: Any, logits: Logits, marking: KernelParams, records: int) -> None:
         """Queue the kernel that writes a record of each row."""
         temperatures = self.temperatures
-        native.rows(
-            stream(logits.device),
+        arguments = (
             self.rows,
             NOWHERE,
             self.rows,
@@ -283,12 +282,11 @@ class DeviceRows(NamedTuple):
             0 if temperatures is None else temperatures.data_ptr(),
             0 if temperatures is None or temperatures.dim() == 0 else temperatures.stride(0),
             float(self.kappa),
-            address(self.index),
-            logits.rows,
-            refused(logits.device),
-            records,
-            0,
-            address(self.times),
+            *(0, 0, NOWHERE, 0, 0),  # contexts are not counted, and no token is free
+        )
+        targets, counts = address(self.index), address(self.times)
+        native.rows(
+            stream(logits.device), arguments, targets, logits.rows, counts, refused(logits.device), records
         )
 
 

@@ -146,7 +146,8 @@ _natives: weakref.WeakKeyDictionary[KernelParams, tuple[Any, list[NDArray[Any]]]
 )
 
 
-def _native(marking: KernelParams) -> Any:
+def native(marking: KernelParams) -> Any:
+    """Return the native form of a marking, made once."""
     cached = _natives.get(marking)
     if cached is None:
         unmarked = np.array(marking.unmarked_ids, dtype=np.int32)
@@ -235,7 +236,7 @@ def embed_(
     of_rows = _Rows.of(marking, logits, contexts, slots, counts, temperature, rows, num_threads)
     if cpu is None:
         reference.embed_(marking, logits.array(), *of_rows[:4])
-    elif logits.rows and not _native(marking).embed(*logits.layout, *of_rows.addresses, of_rows.threads):
+    elif logits.rows and not native(marking).embed(*logits.layout, *of_rows.addresses, of_rows.threads):
         # Nothing was written: say which row and why.
         _check_rows(of_rows.contexts, of_rows.slots, of_rows.kappas, len(marking))
         raise AssertionError("embed_: the compiled module refused rows in which nothing is wrong")
@@ -260,7 +261,7 @@ def choose(
         _choose_by_reference(marking, logits, of_rows, records, force, chosen)
     else:
         options = (0 if records is None else records.ctypes.data), force, chosen.ctypes.data
-        if not _native(marking).choose(*logits.layout, *of_rows.addresses, *options, of_rows.threads):
+        if not native(marking).choose(*logits.layout, *of_rows.addresses, *options, of_rows.threads):
             _check_rows(of_rows.contexts, of_rows.slots, of_rows.kappas, len(marking))
             raise AssertionError("choose: the compiled module refused rows in which nothing is wrong")
     return chosen
@@ -298,7 +299,7 @@ def score_tokens(
         return reference.score_tokens(marking, token_ids, counts)
     scores = np.empty((len(token_ids), len(marking)), dtype=np.float32)
     addresses = token_ids.ctypes.data, _address(counts)
-    _native(marking).score(*addresses, len(token_ids), scores.ctypes.data, num_threads)
+    native(marking).score(*addresses, len(token_ids), scores.ctypes.data, num_threads)
     return scores
 
 
@@ -316,7 +317,7 @@ def score_spans(
     weights = np.ascontiguousarray(counted)
     units = np.zeros((len(cuts) - 1, len(marking)), dtype=np.int64)
     addresses = token_ids.ctypes.data, _address(counts), weights.ctypes.data, cuts.ctypes.data
-    _native(marking).score_spans(*addresses, len(units), units.ctypes.data, num_threads)
+    native(marking).score_spans(*addresses, len(units), units.ctypes.data, num_threads)
     return np.multiply(units, reference.SPAN_UNIT, dtype=np.float64)
 
 

@@ -14,7 +14,7 @@ from iet.audit import calibration
 from iet.errors import InputError
 from iet.generation.free import FreeTokens, request_key
 from tests.support import generation
-from tests.support.generation import PROMPT, team
+from tests.support.generation import PROMPT, chosen_token, team
 
 REQUESTS = np.array([request_key(seed) for seed in range(4000)])
 
@@ -85,10 +85,6 @@ def generate(config: Any, **options: Any) -> Any:
     return generation.generate(config, prompt, **options)
 
 
-def is_chosen(row: Any) -> bool:
-    return int((~row.isneginf()).sum()) == 1
-
-
 def test_only_tokens_that_are_not_free_are_marked() -> None:
     pytest.importorskip("torch")
     registry = team(family="gumbel")
@@ -97,8 +93,8 @@ def test_only_tokens_that_are_not_free_are_marked() -> None:
     keys = np.array([request_key(11, row) for row in range(2)])
     for step, scores in enumerate(result.scores):
         expected = bool(free.are_free(keys, np.full(2, step))[0])
-        assert is_chosen(scores[0]) == (not expected)
-        assert not is_chosen(scores[1])
+        assert (chosen_token(scores[0]) is not None) == (not expected)
+        assert not (chosen_token(scores[1]) is not None)
 
 
 def test_answers_vary_and_torchs_seed_reproduces_them() -> None:
@@ -118,7 +114,8 @@ def test_assisted_decoding_chooses_the_same_positions() -> None:
     plain = generate(marking, prompt=PROMPT[:1])
     result = generate(marking, prompt=PROMPT[:1], prompt_lookup_num_tokens=3)
     chosen = [
-        [is_chosen(scores[0]) for scores in run.scores if run.scores is not None] for run in (plain, result)
+        [chosen_token(scores[0]) is not None for scores in run.scores if run.scores is not None]
+        for run in (plain, result)
     ]
     assert chosen[0] == chosen[1][: len(chosen[0])]
 

@@ -15,9 +15,9 @@ import pytest
 import iet
 from iet import agents
 from iet.errors import BackendUnavailable, InputError, RegistryError
-from iet.generation import sglang as adapter
+from iet.generation.sampling import HostRows
 from iet.generation.sglang import IETLogitsProcessor, native_watermark
-from tests.support.sglang_engine import COLUMNS, VOCAB, Engine, load_sglang, needs_sglang, served_registry
+from tests.support.sglang_engine import COLUMNS, Engine, load_sglang, needs_sglang, served_registry
 
 torch = pytest.importorskip("torch")
 PROCESSOR = agents.SGLANG_PROCESSOR
@@ -215,34 +215,13 @@ def test_device_failure_ends_marked_requests_only(
     def failing(*_: Any, **__: Any) -> None:
         raise BackendUnavailable("CUDA: no kernel image is available for execution on the device")
 
-    monkeypatch.setattr(adapter, "embed_", failing)
+    monkeypatch.setattr(HostRows, "mark_", failing)
     engine = Engine(sglang)
     refused, plain = engine.add([7, 8], named("planner")), engine.add([7, 8], {}, length=3)
     engine.run(3)
     assert refused.finished_reason.status_code == 500
     assert "no kernel image" in refused.finished_reason.message
     assert plain.finished_reason == "length"
-
-
-def test_step_makes_one_copy_to_the_device(registry: iet.Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = adapter._Batch(adapter._sessions(registry, registry.profile.id), 4)
-    rng = np.random.default_rng(1)
-    batch.contexts[:] = rng.integers(0, VOCAB, batch.contexts.shape)
-    batch.slots[:], batch.temperatures[:] = [2, -1, 0, 1], [0.7, 1.0, 1.3, 0.0]
-    copies: list[dict[str, Any]] = []
-    copied = torch.Tensor.to
-    monkeypatch.setattr(
-        torch.Tensor, "to", lambda tensor, *a, **named: (copies.append(named), copied(tensor, *a, **named))[1]
-    )
-    contexts, slots, temperatures = batch.sent(torch.device("cpu"))
-    assert copies == [{"non_blocking": True}]
-    assert temperatures.dtype == torch.float32
-    for sent, source in (
-        (contexts, batch.contexts),
-        (slots, batch.slots),
-        (temperatures, batch.temperatures),
-    ):
-        np.testing.assert_array_equal(sent.numpy(), source)
 
 
 @needs_sglang

@@ -14,6 +14,9 @@ import iet
 from iet import agents
 from iet.generation import sglang as adapter
 from iet.generation.free import request_key
+from iet.native import reference
+from iet.native.filters import FILTER
+from tests.support.generation import chosen_token
 from tests.support.sglang_engine import (
     COLUMNS,
     Engine,
@@ -45,7 +48,7 @@ def named(agent: str) -> dict[str, Any]:
     return agents.body(agent, engine="sglang")
 
 
-def test_rows_keep_only_the_oracles_token(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:
+def test_the_oracles_token_is_forced(sglang: types.SimpleNamespace, registry: iet.Registry) -> None:
     """Requests come and go, rows are reordered: each step equals embed_ on what the model was shown."""
     engine, words = Engine(sglang), registry.profile.scheme.n_gram - 1
     filters = [{}, {"top_k": 12}, {"top_p": 0.7}, {"min_p": 0.05}, {"top_k": 9, "top_p": 0.8, "min_p": 0.01}]
@@ -68,16 +71,13 @@ def test_rows_keep_only_the_oracles_token(sglang: types.SimpleNamespace, registr
                 assert torch.equal(marked_logits[row], unmarked[row])
             else:
                 token = token_of(engine, registry, agent, request, unmarked[row], contexts[-1], [count])
-                assert kept_ids(marked_logits[row]) == [token]
-                assert marked_logits[row].max() in unmarked[row]
+                assert chosen_token(marked_logits[row]) == token
+                changed = (marked_logits[row] != unmarked[row]).nonzero()[:, 0].tolist()
+                assert changed == [token]
                 chosen += 1
             ids.append(request.truth[len(ids)])
     assert chosen > 200
     assert all(request.to_finish is None for request in engine.requests)
-
-
-def kept_ids(row: torch.Tensor) -> list[int]:
-    return torch.nonzero(~row.isneginf())[:, 0].tolist()
 
 
 def token_of(
@@ -135,7 +135,8 @@ def test_flashinfer_top_p_after_top_k_with_min_p(
         adapter._samples_with_flashinfer.cache_clear()
         sglang.kernel.sampling_backend = backend
         params = types.SimpleNamespace(**filter_, min_p=min_p)
-        return kept_ids(adapter._final_logits(logits, [params])[0])
+        record = np.array(adapter._filter_of(params), FILTER)
+        return reference.are_kept(logits[0].numpy(), np.float32(1), record).nonzero()[0].tolist()
 
     assert kept_of("pytorch", 0.01) == kept_of("pytorch", 0.0) == kept_of("flashinfer", 0.0) == [0, 1, 2]
     # 0.3 and 0.25 of 0.75 are 0.73 of what top-k kept

@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 
 from iet.errors import InputError
+from iet.generation.sampling import HostRows
 from iet.marks.registry import Registry
+from iet.native.rows import SequenceRows
 from tests.support.hostile import MANY_KEYS, NAMES, SESSIONS, is_short_and_printable
 from tests.support.vllm_engine import (
     CPU,
@@ -230,12 +232,12 @@ def test_failing_step_ends_its_marked_requests(
 ) -> None:
     host(n_gram=3)
     params = [params_of({"iet_agent": "critic"}), params_of(None)]
-    for runner in ("v1", "v2"):
 
-        def failing(*_: Any, **__: Any) -> None:
-            raise InputError("logits: another dtype")
+    def failing(*_: Any, **__: Any) -> None:
+        raise InputError("logits: another dtype")
 
-        monkeypatch.setattr(sys.modules[f"iet.generation.vllm.{runner}"], "embed_", failing)
+    monkeypatch.setattr(HostRows, "mark_", failing)
+    monkeypatch.setattr(SequenceRows, "embed_", failing)
     for output in both_runners(torch.zeros(2, WIDTH), params):
         assert output.isfinite().sum(dim=1).tolist() == [1, WIDTH]
     assert logged.getvalue().count("another dtype") == 2

@@ -6,7 +6,6 @@ import dataclasses
 import io
 import pathlib
 import re
-import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +29,6 @@ from tests.support.vllm_engine import (
     SamplingParams,
     Slots,
     V,
-    V2Marker,
     config,
     draw_request,
     host_of,
@@ -180,12 +178,12 @@ def test_v1_updates_apply_removals_additions_moves_in_order(host: Any) -> None:
 # ---------------------------------------------------------------- V2: slots, drafts, histories on the device
 
 
-@pytest.fixture(params=["gathered by torch", "read by the kernel"])
+@pytest.fixture(params=["on the CPU", "by the kernels"])
 def v2_processor(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Any], Any]]:
-    """Make a V2 processor: with torch on the CPU, or with the CUDA kernels run on the CPU."""
-    if request.param == "gathered by torch":
+    """Make a V2 processor: for the CPU, or with the CUDA kernels run on the CPU."""
+    if request.param == "on the CPU":
         yield lambda state: IETLogitsProcessor(config(), state)
         return
     with cuda_on_host.built() as module:
@@ -194,8 +192,7 @@ def v2_processor(
         def made(state: Any) -> Any:
             processor = IETLogitsProcessor(config(), state)
             marker = processor._marker
-            marker._rows = rows_on_device.SequenceRows(marker.keys.marking, CPU)
-            monkeypatch.setattr(marker, "_contexts", None)
+            marker._rows.use_kernels()
             return processor
 
         yield made
@@ -271,7 +268,7 @@ def test_v2_steps_without_an_agent_change_nothing(host: Any, monkeypatch: pytest
     unnamed = Request("r", SamplingParams(), None, [4, 5])
     assert slots.add(unnamed, processor) is False
     processor.apply_staged_writes()
-    monkeypatch.setattr(sys.modules[V2Marker.__module__], "embed_", None)  # a launch would raise
+    monkeypatch.setattr(rows_on_device.SequenceRows, "read", None)  # a launch would raise
     logits = torch.zeros(1, WIDTH)
     assert processor.apply(logits, slots.context([(unnamed, [])])) is logits
     monkeypatch.undo()
@@ -293,7 +290,7 @@ def test_v2_step_launches_two_kernels(host: Any, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(rows_on_device, "load_cuda", lambda: module)
         processor = IETLogitsProcessor(config(), slots.state)
         marker = processor._marker
-        marker._rows = rows_on_device.SequenceRows(marker.keys.marking, CPU)
+        marker._rows.use_kernels()
         request = Request("r", SamplingParams(extra_args={"iet_agent": "critic"}), "critic", [4, -1, 5])
         slots.add(request, processor)
         processor.apply_staged_writes()

@@ -91,3 +91,9 @@ def raw_logits(model: Any, prefix: Any) -> Any:
 def assert_close(actual: Any, expected: Any) -> None:
     assert torch.equal(torch.isinf(actual), torch.isinf(expected))
     torch.testing.assert_close(actual, expected, rtol=0, atol=2e-4)
+
+
+def chosen_token(row: Any) -> int | None:
+    """Return the token whose logit family gumbel has raised, None if none is."""
+    first, second = row.float().topk(2).values.tolist()
+    return int(row.argmax()) if first - second > 90 and first > 100 else None

@@ -21,6 +21,7 @@ import pytest
 import iet
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
+from iet.native import reference
 from tests.support import vllm_stubs
 
 if importlib.util.find_spec("vllm") is None:
@@ -126,7 +127,7 @@ def marked(
     scheme, wanted = registry.profile.scheme, row.numpy().copy()[None]
     words = scheme.n_gram - 1
     if scheme.family == "gumbel":
-        return one_left(wanted[0], history, request, registry, penalised)
+        return chosen_in(wanted[0], history, request, registry, penalised)
     if request.agent is not None and len(history) >= words:
         greedy = request.params.temperature == 0
         temperature = 1.0 if greedy or scheme.placement == "raw" else request.params.temperature
@@ -135,10 +136,13 @@ def marked(
     return wanted[0]
 
 
-def one_left(
+def chosen_in(
     row: np.ndarray[Any, Any], history: list[int], request: Request, registry: Registry, penalised: bool
 ) -> np.ndarray[Any, Any]:
-    """Return the row with only the token that the keyed noise selects, if the row is marked."""
+    """Return the row with a raised logit of the token that the keyed noise selects, if the row is marked.
+
+    If vLLM applies penalties afterwards, only that token is left.
+    """
     scheme = registry.profile.scheme
     words = scheme.n_gram - 1
     contexts = [tuple(history[at : at + words]) for at in range(len(history) - words + 1)]
@@ -153,8 +157,16 @@ def one_left(
     final = sampled_from(row if penalised else penalties(row, history, request), request.params)
     iet.embed_(final[None], [contexts[-1]], [registry.slot(request.agent)], registry, counts=[count])
     token = int(final.argmax())
-    expected = np.full_like(row, -np.inf)
-    expected[token] = row[token]
+    active = (
+        request.params.repetition_penalty,
+        request.params.presence_penalty,
+        request.params.frequency_penalty,
+    )
+    if not penalised and active != (1.0, 0.0, 0.0):
+        return np.where(np.arange(len(row)) == token, row, np.float32(-np.inf))
+    expected = row.copy()
+    temperature = np.float32(request.params.temperature)
+    expected[token] = reference.forced_logit(row.max(), temperature, float(np.finfo(np.float32).max))
     return expected
 
 

@@ -87,7 +87,7 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
     Args:
         vllm_config: vLLM's configuration.
         where: the state of the V2 runner's requests; or the device of the V1 runner's logits.
-        is_pin_memory: of the V1 runner: whether host memory can be pinned.
+        is_pin_memory: of the V1 runner; not used.
 
     Raises:
         RegistryError, SchemeMismatch: the registry cannot be read.
@@ -119,7 +119,7 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
         self._marker: Any = (
             V2Marker(settings, request_keys, where, device, end_of_text(vllm_config))
             if is_v2
-            else V1Marker(settings, request_keys, device, is_pin_memory, end_of_text(vllm_config))
+            else V1Marker(settings, request_keys, device, end_of_text(vllm_config))
         )
         if device.type == "cuda":
             prepare(self._marker.keys, device)  # now, not in the first request

@@ -1,8 +1,4 @@
-"""The logits that vLLM samples from, after penalties, temperature, min-p, top-k and top-p; and forced ends.
-
-Temperature and min-p are one line each in vLLM's Triton kernels, and the same line here. Top-k, top-p and the
-penalties, which the V1 runner applies after its processors, are vLLM's own functions.
-"""
+"""What vLLM does between a processor and its sampler: filters and penalties; and forced ends of texts."""
 
 from __future__ import annotations
 
@@ -10,20 +6,19 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-_ALL_TOKENS = (1 << 31) - 1
-
-NO_FILTERS = (1.0, 0.0, _ALL_TOKENS, 1.0)
-"""What `filters_of` returns for a request that samples from all tokens at temperature 1."""
+from iet.native.filters import filter_of
 
 
-def filters_of(params: Any) -> tuple[float, float, int, float]:
-    """Return temperature, min-p, top-k and top-p of a request's `SamplingParams`."""
-    top_k = params.top_k if params.top_k > 0 else _ALL_TOKENS
-    return params.temperature, params.min_p, top_k, params.top_p
+def filter_of_request(params: Any) -> tuple[Any, ...]:
+    """Return the filter of a request's `SamplingParams`.
+
+    vLLM drops tokens by min-p, then by top-k, then by top-p of the probability that is left:
+
+        p < min_p·max p;    p below that of the top_k-th token;    the others from a probability of top_p on
+    """
+    return filter_of(params.min_p, params.top_k, params.top_p, "kept")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +58,8 @@ def penalise_(logits: torch.Tensor, penalties: Sequence[Penalties]) -> torch.Ten
     """
     if not any(penalty.active for penalty in penalties):
         return logits
-    from vllm.model_executor.layers.utils import apply_penalties  # not at import, see `final_logits`
+    # Not at import, because the module queries the platform.
+    from vllm.model_executor.layers.utils import apply_penalties
 
     def padded(rows: list[Sequence[int]]) -> torch.Tensor:
         longest, padding = max(map(len, rows)), logits.shape[1]
@@ -83,37 +79,6 @@ def penalise_(logits: torch.Tensor, penalties: Sequence[Penalties]) -> torch.Ten
         values("repetition"),
     )
     return penalised
-
-
-def final_logits(logits: torch.Tensor, table: torch.Tensor, used: NDArray[np.float64]) -> torch.Tensor:
-    """Return the logits that vLLM samples from: softmax of a row is the distribution of its token.
-
-        ℓ / T,  -inf if ℓ / T < max + log(min_p),  then top-k, then top-p of the rest
-
-    Args:
-        logits: floating-point [B, V'], not changed.
-        table: float64 [B, 4] on their device: `filters_of` each row.
-        used: the rows of the table, on the host; steps that no request needs are skipped.
-
-    Returns:
-        float32 [B, V'], a new tensor. Nothing is copied to the host.
-    """
-    temperature, min_p, top_k, top_p = used.T
-    columns = logits.shape[1]
-    final = logits.to(torch.float32, copy=True)
-    if (temperature != 1).any():
-        final.div_(table[:, :1].float())
-    if (min_p > 0).any():
-        final.masked_fill_(final < final.amax(dim=1, keepdim=True) + table[:, 1:2].float().log(), -torch.inf)
-    k = table[:, 2].clamp(max=columns).int() if (top_k < columns).any() else None
-    p = table[:, 3].float() if (top_p < 1).any() else None
-    if k is None and p is None:
-        return final
-    # Not at import, because the module queries the platform.
-    from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
-
-    filtered: torch.Tensor = apply_top_k_top_p(final, k, p)
-    return filtered
 
 
 def end_of_text(vllm_config: Any) -> int:

@@ -10,12 +10,12 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from iet.errors import IetError, InputError, shown
+from iet.errors import IetError, InputError, check_number, shown
 from iet.generation.agents import AGENT_FIELD as AGENT
 from iet.generation.agents import SESSION_FIELD as SESSION
 from iet.generation.agents import UNMARKED_FIELD as UNMARKED
 from iet.generation.agents import session_of_request
-from iet.generation.checks import switch
+from iet.generation.checks import MAX_TEMPERATURE, switch
 from iet.generation.free import FreeTokens, check_seed, free_of_environment, request_key, warn_of_limit
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
@@ -107,6 +107,8 @@ class Settings:
                 f"temperature: got {params.temperature:g}, expected more than 0 for a text that is marked:"
                 ' family "gumbel" marks by the way in which tokens are drawn, and greedy decoding draws none'
             )
+        if slot >= 0 and self.chooses:
+            check_number("temperature", params.temperature, 0, MAX_TEMPERATURE, integer=False)
         if slot >= 0:
             check_seed(params.seed)
         limit = getattr(params, "max_tokens", None)
@@ -132,8 +134,7 @@ class Settings:
 
     def temperature_of(self, params: Any) -> float:
         """Return the factor of κ: the temperature by which vLLM divides after the processor, else 1."""
-        raw = self.keys.profile.scheme.placement == "raw"
-        if raw or self.chooses or params.temperature < GREEDY_BELOW:
+        if self.keys.profile.scheme.placement == "raw" or params.temperature < GREEDY_BELOW:
             return 1.0
         return float(params.temperature)
 

@@ -11,12 +11,12 @@ import torch
 
 from iet.errors import IetError
 from iet.generation.contexts import SequenceContexts
-from iet.generation.sampling import ContextIds, choose_and_force
+from iet.generation.sampling import HostRows
 from iet.generation.sessions import SessionRow, SessionRows
-from iet.generation.vllm.sampler import NO_FILTERS, Penalties, filters_of, final_logits, force_eos_, penalise_
+from iet.generation.vllm.sampler import Penalties, filter_of_request, force_eos_, penalise_
 from iet.generation.vllm.settings import PLACEHOLDER, REFUSED, RequestKeys, Settings, report
-from iet.kernels import embed_
 from iet.marks.keys import KeyTable
+from iet.native.filters import NO_FILTER
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class _Request:
 
     slot: int  # row of the key table
     temperature: float
-    filters: tuple[float, float, int, float]
+    filter_: tuple[Any, ...]
     penalties: Penalties
     contexts: SequenceContexts
     key: int = 0  # selects its free tokens
@@ -33,7 +33,7 @@ class _Request:
 
 
 _ENDED = _Request(
-    REFUSED, 1.0, NO_FILTERS, Penalties(1.0, 0.0, 0.0, (), ()), SequenceContexts(1, (), (), False)
+    REFUSED, 1.0, NO_FILTER, Penalties(1.0, 0.0, 0.0, (), ()), SequenceContexts(1, (), (), False)
 )
 """Placeholder for a request whose text ends."""
 
@@ -41,16 +41,12 @@ _ENDED = _Request(
 class V1Marker:
     """Follows the runner's batch, and marks the rows of requests that name an agent."""
 
-    def __init__(
-        self, settings: Settings, request_keys: RequestKeys, device: torch.device, pin: bool, eos: int
-    ) -> None:
+    def __init__(self, settings: Settings, request_keys: RequestKeys, device: torch.device, eos: int) -> None:
         self._settings = settings
         self._request_keys = request_keys
         self._context_len = settings.keys.profile.scheme.n_gram - 1
-        self._ids = ContextIds(settings.keys.profile)
         self._device = device
         self._eos = eos
-        self._pin = pin and device.type == "cuda"
         self._requests: dict[int, _Request] = {}
         self._sessions = SessionRows(settings.registry, settings.keys)
 
@@ -94,7 +90,7 @@ class V1Marker:
         return _Request(
             slot if session_row is None else session_row.row,
             self._settings.temperature_of(params),
-            filters_of(params),
+            filter_of_request(params),
             Penalties.of(params, prompt, output),
             SequenceContexts(self._context_len, prompt, output, self._settings.chooses),
             key,
@@ -115,9 +111,9 @@ class V1Marker:
         return logits
 
     def _mark(self, logits: torch.Tensor) -> torch.Tensor:
-        """Mark the rows of requests."""
-        marked: list[list[int]] = []
-        requests: list[_Request] = []
+        """Mark the rows of requests, in place."""
+        rows = HostRows(len(logits), self._context_len, logits.device)
+        penalised: list[int] = []
         free = self._free_rows()
         for row, request in self._requests.items():
             if request is _ENDED or row in free:
@@ -130,16 +126,29 @@ class V1Marker:
                 self._requests[row] = _ENDED
                 continue
             count = request.contexts.times_before() if self._settings.chooses else 0
-            marked.append([row, request.slot, count, *context])
-            requests.append(request)
-        if not marked:
+            rows.add(row, context, request.slot, count, request.temperature, request.filter_)
+            if self._settings.chooses and request.penalties.active:
+                penalised.append(row)
+        if not penalised:
+            rows.mark_(logits, self._sessions.keys)
             return logits
-        sent = self._sent(marked, torch.int64)
-        rows, slots, counts, contexts = sent[:, 0], sent[:, 1], sent[:, 2], sent[:, 3:]
-        if self._settings.chooses:
-            return self._choose(logits, rows, slots, counts, contexts, requests)
-        temperatures = self._sent([request.temperature for request in requests], torch.float32)
-        embed_(logits, contexts, slots, self._sessions.keys, temperature=temperatures, rows=rows)
+        return self._mark_penalised(logits, rows, penalised)
+
+    def _mark_penalised(self, logits: torch.Tensor, rows: HostRows, penalised: list[int]) -> torch.Tensor:
+        """Mark the rows of a batch in which some have penalties, which the runner applies again afterwards.
+
+        A raised logit might not stay the largest then, so in these rows only the chosen token is left.
+        """
+        index = torch.tensor(penalised, device=logits.device)
+        raw = logits[index]
+        penalties = [self._requests[row].penalties for row in penalised]
+        logits[index] = penalise_(raw.to(torch.float32, copy=True), penalties).to(logits.dtype)
+        chosen = rows.mark_(logits, self._sessions.keys)
+        assert chosen is not None
+        tokens = chosen[index, None]
+        at = tokens.clamp(min=0)
+        only = torch.full_like(raw, -torch.inf).scatter_(1, at, raw.gather(1, at))
+        logits[index] = torch.where(tokens >= 0, only, raw)
         return logits
 
     def _free_rows(self) -> frozenset[int]:
@@ -151,26 +160,3 @@ class V1Marker:
         keys = np.array([request.key for request in requests], np.int64)
         positions = np.array([len(request.contexts.output) for request in requests], np.int64)
         return frozenset(rows[self._settings.free.are_free(keys, positions)].tolist())
-
-    def _choose(
-        self,
-        logits: torch.Tensor,
-        rows: torch.Tensor,
-        slots: torch.Tensor,
-        counts: torch.Tensor,
-        contexts: torch.Tensor,
-        requests: Sequence[_Request],
-    ) -> torch.Tensor:
-        """Choose the tokens of some rows, and force them."""
-        raw, filters = logits.index_select(0, rows), [request.filters for request in requests]
-        table = self._sent(filters, torch.float64)
-        # The runner applies the penalties again to the result; they have no effect on a forced token.
-        penalised = penalise_(raw.to(torch.float32, copy=True), [request.penalties for request in requests])
-        final = final_logits(penalised, table, np.array(filters))
-        slots = torch.where(self._ids.are_marked(contexts), slots, -1)
-        forced = choose_and_force(final, raw, contexts, slots, self._sessions.keys, counts)
-        return logits.index_copy_(0, rows, forced)
-
-    def _sent(self, values: Any, dtype: torch.dtype) -> torch.Tensor:
-        # New pinned memory each step: torch reuses it only after the copy has finished.
-        return torch.tensor(values, dtype=dtype, pin_memory=self._pin).to(self._device, non_blocking=True)

@@ -149,6 +149,7 @@ inline void run_block(unsigned threads) {
 inline bool __syncthreads_or(bool value) { return on_host::barrier(value); }
 inline void __syncthreads() { on_host::barrier(false); }
 inline void wait_for_block() { on_host::barrier(false); }
+inline void wait_for_warp() { on_host::exchange(0); }
 
 enum cudaError_t { cudaSuccess, cudaErrorUnknown };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
@@ -201,7 +202,13 @@ inline const char* clear(void* data, int64_t bytes, void*) {
   return nullptr;
 }
 
-inline void atomicAdd(uint64_t* sum, uint64_t value) { *sum += value; }
+inline void add_atomically(uint64_t* sum, uint64_t value) { *sum += value; }
+
+inline uint64_t compare_and_swap(uint64_t* word, uint64_t expected, uint64_t wanted) {
+  const uint64_t found = *word;
+  if (found == expected) *word = wanted;
+  return found;
+}
 
 template <class T>
 T shuffle(T value, int by) {
