@@ -34,18 +34,6 @@ IET_HD float forced_logit(float highest, float kappa, float largest_finite) {
   return raised > largest_finite && highest < largest_finite ? largest_finite : raised;
 }
 
-// Return the bits that the hash of an id has at least, if its logit + kappa·noise may reach `best`.
-//
-// noise >= g means u >= exp(-exp(-g)) >= 1 - 2^-k for k <= g/log(2): the first k bits of the hash are 1. g is
-// lower than needed by more than what rounding changes.
-IET_HD uint32_t fewest_bits(float logit, float kappa, float best) {
-  const float rounding = 1e-6f * (magnitude(best) + magnitude(logit));
-  const float bits = ((best - logit - rounding) / magnitude(kappa) - 1e-3f) * 1.4426f;
-  if (!(bits >= 1)) return 0;
-  const int k = bits < 23 ? static_cast<int>(bits) : 23;
-  return 0xFFFFFFFFu << (32 - k);
-}
-
 // Logits in the order of unsigned integers; the smallest float above another one.
 IET_HD float of_order(uint32_t order) { return float_of(order >> 31 ? order ^ 0x80000000u : ~order); }
 IET_HD float next_above(float x) {

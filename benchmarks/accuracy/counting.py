@@ -53,7 +53,6 @@ from iet.audit.score import score
 from iet.decoding import decode
 from iet.demo.conversation import load_model
 from iet.generation.free import FreeTokens, request_key
-from iet.generation.sampling import times_before
 from iet.marks.files import write_file
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
@@ -162,8 +161,7 @@ class _Mark:
 
     def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
         """Return logits [B, V] that leave one token."""
-        context, ends = ids[:, -self._context :], torch.full((len(ids),), ids.shape[1])
-        counts = times_before(ids, ends, context)
+        context, counts = ids[:, -self._context :], sampler.times_before(ids, self._context)
         free = FreeTokens().are_free(self._requests, torch.full_like(self._requests, self._position))
         self._position += 1
         self.counts.append(counts.numpy())

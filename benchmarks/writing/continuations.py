@@ -15,7 +15,6 @@ import iet
 from benchmarks.writing import sampler
 from benchmarks.writing.shared import steps
 from iet.generation.free import FreeTokens, request_key
-from iet.generation.sampling import times_before
 from iet.marks.keys import KeyTable
 
 
@@ -105,8 +104,7 @@ class _Mark:
     def _draw_gumbel(
         self, ids: Tensor, logits: Tensor, position: int, measure: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        context, ends = ids[:, -self._context_length :], torch.full((len(ids),), ids.shape[1])
-        counts = times_before(ids, ends, context)
+        context, counts = ids[:, -self._context_length :], sampler.times_before(ids, self._context_length)
         free = self._slots < 0
         free |= self._free_tokens.are_free(self._requests, torch.full_like(self._requests, position))
         if not self._counted:

@@ -221,3 +221,9 @@ def _invert(weights: Tensor, u: Tensor) -> Tensor:
     # An index of weight 0 is never met: the first sum above u·total is one that its own weight has raised.
     sums = weights.cumsum(-1)
     return (sums <= u * sums[:, -1:]).sum(-1).clamp_(max=weights.shape[1] - 1)
+
+
+def times_before(ids: Tensor, context_len: int) -> Tensor:
+    """Return how often the last `context_len` ids of each row [B, T] occurred earlier in it, int64 [B]."""
+    contexts = ids.unfold(1, context_len, 1)
+    return (contexts[:, :-1] == contexts[:, -1:]).all(dim=-1).sum(dim=1)

@@ -36,6 +36,18 @@ inline const float* floats_of(const typename T::Storage* logits, int64_t stride,
   return buffer;
 }
 
+// Return the bits that the hash of an id has at least, if its logit + kappa·noise may reach `best`.
+//
+// noise >= g means u >= exp(-exp(-g)) >= 1 - 2^-k for k <= g/log(2): the first k bits of the hash are 1. g is
+// lower than needed by more than what rounding changes.
+inline uint32_t fewest_bits(float logit, float kappa, float best) {
+  const float rounding = 1e-6f * (magnitude(best) + magnitude(logit));
+  const float bits = ((best - logit - rounding) / magnitude(kappa) - 1e-3f) * 1.4426f;
+  if (!(bits >= 1)) return 0;
+  const int k = bits < 23 ? static_cast<int>(bits) : 23;
+  return 0xFFFFFFFFu << (32 - k);
+}
+
 // A row for choose_kept.
 template <class T>
 struct Row {

@@ -21,7 +21,7 @@ constexpr int kThreads = 256, kWarps = kThreads / kWarp;           // of best_ke
 constexpr int kRowThreads = 512, kRowWarps = kRowThreads / kWarp;  // of choose_kernel
 constexpr uint32_t kPerLane = 16, kPiece = kPerLane * kWarp;       // logits
 // Number of blocks that occupy a device. If there are more pieces, each warp takes several.
-constexpr int64_t kManyBlocks = 2048;
+constexpr int64_t kManyBlocks = 1024;
 constexpr uint32_t kMostPieces = 8;  // of a warp
 constexpr uint32_t kNoId = 0xFFFFFFFFu;
 
@@ -56,6 +56,24 @@ IET_HD Best warp_best(Best best) {
   }
   return best;
 }
+
+// Whether a logit + kappa·noise may reach `bound`, from the hash of its id. exp is replaced by a larger
+// function: a float whose bits are linear in the exponent, 2^e·(1 + f) for 2^(e + f).
+struct ExpBound {
+  static constexpr float kUnit = 0x1p23f;  // of an exponent, in the bits of a float
+  float bound, slope, offset;
+
+  IET_HD ExpBound(float kappa, float sum, float highest) {
+    bound = sum - 1e-6f * (magnitude(sum) + magnitude(highest));  // more than what rounding changes
+    slope = weight_scale(kappa) * kUnit;
+    offset = (127.0f + 24.0f + 0.01f) * kUnit;                 // of 2^24·(1 - u)
+    if (!(slope < 1e30f)) slope = 0, offset = 180.0f * kUnit;  // a temperature near 0: any may
+  }
+  IET_HD bool operator()(float logit, uint32_t hash) const {
+    const float bits = larger(slope * (logit - bound) + offset, 0.0f);
+    return static_cast<float>(0xFFFFFFu - (hash >> 8)) <= as_float(static_cast<uint32_t>(bits));
+  }
+};
 
 // The logits of a lane in one piece, and their ids. NaN and what lies beyond the row are -inf.
 template <class Words, bool kVector>
@@ -116,18 +134,34 @@ struct LaneLogits {
     for (uint32_t i = 1; i < kPerLane; ++i) highest = larger(x[i], highest);
     return warp_maximum(highest);
   }
-  // Update the best token of this lane with logits of at least `at_least`. `highest` is the largest of the
-  // piece, and `bound` a sum that another lane has.
-  IET_HD void choose(uint32_t piece, uint64_t seed, float kappa, float at_least, float highest, float bound,
-                     Best& best) const {
-    const uint32_t high = static_cast<uint32_t>(seed >> 32), fewest = fewest_bits(highest, kappa, bound);
+  // Update the best token of this lane, and `bound`, which is the largest sum of its warp.
+  //
+  // The largest logit of each lane comes first. Then another one can win only if its uniform variate u is so
+  // near to 1 that 1 - u <= -log(u) <= exp((x - bound)/T), which costs less than its noise.
+  IET_HD void choose(uint32_t piece, uint64_t seed, float kappa, Best& best, float& bound) const {
+    const uint32_t high = static_cast<uint32_t>(seed >> 32);
+    const auto update = [&](float logit, uint32_t id, uint32_t hash) {
+      const Best other{marked_logit(logit, kappa, gumbel_noise(uniform_numerator(hash))), id};
+      if (is_better(other, best)) best = other;
+    };
+    float highest = x[0];
+    uint32_t first = 0;  // of the lane's largest logits
+#pragma unroll
+    for (uint32_t i = 1; i < kPerLane; ++i) {
+      first = x[i] > highest ? i : first;
+      highest = larger(x[i], highest);
+    }
+    const uint32_t first_id = id_of(piece, first);
+    update(highest, first_id, noise_hash(noise_word(seed, first_id), high));
+    bound = larger(warp_maximum(best.sum), bound);
+
+    const ExpBound reaches(kappa, bound, highest);
 #pragma unroll
     for (uint32_t i = 0; i < kPerLane; ++i) {
       const uint32_t id = id_of(piece, i), hash = noise_hash(noise_word(seed, id), high);
-      if (hash < fewest || !(x[i] >= at_least)) continue;
-      const Best other{marked_logit(x[i], kappa, gumbel_noise(uniform_numerator(hash))), id};
-      if (other.sum > best.sum) best = other;
+      if (reaches(x[i], hash)) update(x[i], id, hash);
     }
+    bound = larger(warp_maximum(best.sum), bound);
   }
 };
 
@@ -171,8 +205,7 @@ __global__ void __launch_bounds__(kThreads) best_kernel(const ChooseLaunch launc
     const float highest = mine.maximum();
     if (lane == 0) launch.maxima[row.number * launch.pieces + piece] = highest;
     if (!(highest > kMinusInfinity) || marked_logit(highest, kappa, most_noise) < bound) continue;
-    mine.choose(piece, row.record.seed, kappa, kMinusInfinity, highest, bound, best);
-    bound = warp_maximum(best.sum);
+    mine.choose(piece, row.record.seed, kappa, best, bound);
   }
   if (!row.is_marked()) return;
   best = warp_best(best);
@@ -244,9 +277,11 @@ struct RowOfBlock {
     Best best{kMinusInfinity, kNoId};
     float bound = kMinusInfinity;
     visit([&](float maximum) { return maximum >= at_least; },
-          [&](uint32_t piece, const LaneLogits<Words, kVector>& logits) {
-            logits.choose(piece, row.record.seed, row.record.kappa, at_least, maxima[piece], bound, best);
-            bound = warp_maximum(best.sum);
+          [&](uint32_t piece, LaneLogits<Words, kVector>& logits) {
+#pragma unroll
+            for (uint32_t i = 0; i < kPerLane; ++i)
+              logits.x[i] = logits.x[i] >= at_least ? logits.x[i] : kMinusInfinity;
+            logits.choose(piece, row.record.seed, row.record.kappa, best, bound);
           });
     return choice_of(block_best(best, exchange));
   }

@@ -12,9 +12,11 @@ from iet.errors import InputError, ShapeError
 from iet.marks.keys import KeyTable
 from iet.native import cuda, reference
 from iet.native.filters import FILTER, NO_FILTER, filter_of
+from tests.native import count_instructions
 from tests.support.cuda_cases import DTYPES, LAYOUTS, bits, laid_out
 from tests.support.cuda_on_host import launches
 from tests.support.keys import key_table
+from tests.support.ptx.device import Device
 from tests.support.ptx.ops import Kernels, choose
 
 torch = pytest.importorskip("torch")
@@ -44,11 +46,12 @@ class Case:
         self.slots = torch.tensor(rng.integers(0, 3, rows))
         self.slots[1] = -1
         self.counts = torch.tensor(rng.integers(0, 4, rows), dtype=torch.int32)
-        self.temperatures = torch.tensor(rng.choice([0.3, 1.0, 1.7], rows), dtype=torch.float32)
+        self.temperatures = torch.tensor(rng.choice([0.0, 1e-30, 0.3, 1.0, 1.7], rows), dtype=torch.float32)
         values = rng.normal(0, rng.choice([0.1, 2, 6], (rows, 1)), (rows, columns))
         values[2, rng.random(columns) < 0.9] = -np.inf
         values[3, : columns // 2] = np.nan
         values[4] = 7.0
+        values[5, [0, -1]] = np.inf
         self.values = torch.tensor(values).to(getattr(torch, dtype))
         self.filters = np.array([FILTERS[row % len(FILTERS)] for row in range(rows)], FILTER)
         self.options: dict[str, Any] = {"counts": self.counts, "temperature": self.temperatures}
@@ -81,7 +84,7 @@ def case(*arguments: Any) -> Case:
 
 
 @pytest.mark.parametrize("filtered", [False, True])
-@pytest.mark.parametrize("vocab_size", [1, 33, 511, 5003, 32000])
+@pytest.mark.parametrize("vocab_size", [1, 33, 511, 5003, 40000])
 def test_chosen_tokens_equal_the_reference(device: Kernels, vocab_size: int, filtered: bool) -> None:
     layouts = LAYOUTS if vocab_size < 6000 else ("aligned", "misaligned")
     for dtype in DTYPES:
@@ -124,6 +127,14 @@ def test_three_kernels_are_launched(device: Kernels) -> None:
     before = launched()
     choose(device, *arguments)
     assert launched() == before + 3
+
+
+@pytest.mark.parametrize(("name", "most"), [("none", 65), ("top-k 50", 68), ("top-p 0.9", 130)])
+def test_instructions_of_a_logit(interpreted: Device, name: str, most: float) -> None:
+    # 115 if every column gets noise. The larger steps of benchmarks/results/instructions.md need fewer.
+    interpreted.target = "80"
+    found = count_instructions.count(interpreted, "gumbel", "float32", name, 2.0, vocab_size=40000)
+    assert found["instructions"] < most
 
 
 def test_invalid_rows_are_not_chosen_for(device: Kernels) -> None:

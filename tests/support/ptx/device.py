@@ -60,13 +60,22 @@ class Device:
             program = self._programs[self.target, name] = decoded(self._entries[self.target][name])
         return program
 
+    def instructions(self) -> dict[str, int]:
+        """Return how many instructions the warps of each kernel of the target have run."""
+        return {
+            name: int(program.executed.sum())
+            for (target, name), program in self._programs.items()
+            if target == self.target
+        }
+
     def summary(self) -> Iterator[str]:
         """Yield one line of launch counts for each target."""
         for target, entries in self._entries.items():
             ran = [self._programs[target, name] for name in entries if self.launches.get((target, name))]
             count = sum(number for (device, _), number in self.launches.items() if device == target)
             steps, executed = (
-                sum(map(part, ran)) for part in (lambda p: len(p.executed), lambda p: int(p.executed.sum()))
+                sum(map(part, ran))
+                for part in (lambda p: len(p.executed), lambda p: int((p.executed > 0).sum()))
             )
             yield (
                 f"PTX of sm_{target}: {count:,} launches, {len(ran)} of {len(entries)} kernels,"

@@ -22,7 +22,7 @@ class Program:
 
     Attributes:
         kernel: as it was parsed.
-        executed: bool [instructions], which of them ever ran.
+        executed: int64 [instructions], how often warps have run each.
         variables: arrays of what the module keeps in global and constant memory.
         handed: what the core gets.
     """
@@ -34,7 +34,7 @@ class Program:
             for name, variable in kernel.variables.items()
             if variable.space in ("global", "const")
         }
-        self.executed = np.zeros(len(kernel.instructions), bool)
+        self.executed = np.zeros(len(kernel.instructions), np.int64)
         code = Code(kernel, {name: array.ctypes.data for name, array in self.variables.items()})
         for instruction in kernel.instructions:
             try:

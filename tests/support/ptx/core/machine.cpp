@@ -221,7 +221,7 @@ void Machine::advance(int pc, Mask threads) {
     const Step& step = program_->steps[pc];
     at_ = &step;
     if (step.guard != SAME) {
-      program_->executed[step.instruction] = 1;
+      program_->executed[step.instruction] += threads.warps();
       active = &threads;
       if (step.guard != ALWAYS) {
         some = chosen(places_[step.guard], threads);

@@ -25,6 +25,11 @@ struct Mask {
     for (const u32 bits : of) total += __builtin_popcount(bits);
     return total;
   }
+  int warps() const {
+    int total = 0;
+    for (const u32 bits : of) total += bits != 0;
+    return total;
+  }
   int first() const {
     for (int w = 0; w < WARPS; w++) {
       if (of[w]) return w * WARP + __builtin_ctz(of[w]);

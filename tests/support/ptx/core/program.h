@@ -75,7 +75,7 @@ struct Program {
   s64 number_of_steps, number_of_operands, number_of_constants, number_of_specials;
   s64 register_bytes;  // of one warp
   s64 tracked, granule, local_bytes, parameter_bytes;
-  u8* executed;  // by instruction
+  s64* executed;  // by instruction: how often a warp ran it
 };
 
 struct Buffer {
