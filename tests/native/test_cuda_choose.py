@@ -12,10 +12,10 @@ from iet.errors import InputError, ShapeError
 from iet.marks.keys import KeyTable
 from iet.native import cuda, reference
 from iet.native.filters import FILTER, NO_FILTER, filter_of
-from tests.native import count_instructions
 from tests.support.cuda_cases import DTYPES, LAYOUTS, bits, laid_out
 from tests.support.cuda_on_host import launches
 from tests.support.keys import key_table
+from tests.support.ptx import instructions
 from tests.support.ptx.device import Device
 from tests.support.ptx.ops import Kernels, choose
 
@@ -133,7 +133,7 @@ def test_three_kernels_are_launched(device: Kernels) -> None:
 def test_instructions_of_a_logit(interpreted: Device, name: str, most: float) -> None:
     # 115 if every column gets noise. The larger steps of benchmarks/results/instructions.md need fewer.
     interpreted.target = "80"
-    found = count_instructions.count(interpreted, "gumbel", "float32", name, 2.0, vocab_size=40000)
+    found = instructions.count(interpreted, "gumbel", "float32", name, 2.0, vocab_size=40000)
     assert found["instructions"] < most
 
 

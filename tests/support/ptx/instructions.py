@@ -1,6 +1,6 @@
 """Instructions and bytes of a step that marks, from the PTX that is interpreted: what bounds it on a GPU.
 
-    python -m tests.native.count_instructions -o benchmarks/results/instructions.md
+    python -m tests.support.ptx.instructions -o benchmarks/results/instructions.md
 
 Two rows of a step of [256, V] are marked; the shape of their logits is that of a language model, with the
 entropy given. A bound is the larger of two times, as a share of the time to add [256, V] logits: bytes over
