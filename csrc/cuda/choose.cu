@@ -17,11 +17,12 @@ namespace iet {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kThreads = 256, kWarps = kThreads / kWarp;           // of best_kernel
+constexpr int kWarps = 8, kFewWarps = 2;  // of a block of best_kernel; the second if there are few pieces
 constexpr int kRowThreads = 512, kRowWarps = kRowThreads / kWarp;  // of choose_kernel
 constexpr uint32_t kPerLane = 16, kPiece = kPerLane * kWarp;       // logits
 // Number of blocks that occupy a device. If there are more pieces, each warp takes several.
 constexpr int64_t kManyBlocks = 1024;
+constexpr int64_t kFewPieces = 4800;
 constexpr uint32_t kMostPieces = 8;  // of a warp
 constexpr uint32_t kNoId = 0xFFFFFFFFu;
 
@@ -37,6 +38,7 @@ struct ChooseLaunch {
   float* maxima;  // [rows, pieces]
   int64_t first_row;
   uint32_t pieces, warps, pieces_per_warp;  // of a row; of best_kernel for a row; of one of these
+  uint32_t block_warps;                     // of a block of best_kernel
   float largest;                            // finite number of the dtype
 };
 
@@ -184,10 +186,10 @@ struct BlockRow {
 };
 
 template <class Words, bool kVector>
-__global__ void __launch_bounds__(kThreads) best_kernel(const ChooseLaunch launch) {
+__global__ void __launch_bounds__(kWarps* kWarp) best_kernel(const ChooseLaunch launch) {
   const CudaEmbedArgs& args = launch.args.rows;
   const BlockRow row(launch, launch.first_row + blockIdx.y);
-  const uint32_t warp = blockIdx.x * kWarps + threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const uint32_t warp = blockIdx.x * launch.block_warps + threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const uint32_t columns = static_cast<uint32_t>(args.columns);
   const bool copies = args.source != args.logits;
   if (!row.is_marked() && !copies) return;
@@ -395,6 +397,7 @@ const char* choose_cuda(const CudaKernelParams& params, const CudaChooseArgs& ar
   uint32_t each = 1;
   while (each < kMostPieces && warps_of(pieces, 2 * each) / kWarps * rows.rows >= kManyBlocks) each *= 2;
   const int64_t warps = warps_of(pieces, each);
+  const int block_warps = pieces * rows.rows < kFewPieces ? kFewWarps : kWarps;
   Best* const bests = static_cast<Best*>(args.scratch);
   float* const maxima = reinterpret_cast<float*>(bests + rows.rows * warps);
   ChooseLaunch launch_args{params,
@@ -405,13 +408,14 @@ const char* choose_cuda(const CudaKernelParams& params, const CudaChooseArgs& ar
                            static_cast<uint32_t>(pieces),
                            static_cast<uint32_t>(warps),
                            each,
+                           static_cast<uint32_t>(block_warps),
                            kLargest[static_cast<int>(rows.dtype)]};
   constexpr int64_t kMaxRows = 65535;  // of a launch
   for (int64_t first = 0; first < rows.rows; first += kMaxRows) {
     launch_args.first_row = first;
     const int64_t some = rows.rows - first < kMaxRows ? rows.rows - first : kMaxRows;
-    const dim3 blocks(static_cast<unsigned>(warps / kWarps), static_cast<unsigned>(some), 1);
-    if (const char* error = launch(kernels.best, blocks, dim3(kThreads, 1, 1), stream, launch_args))
+    const dim3 blocks(static_cast<unsigned>(warps / block_warps), static_cast<unsigned>(some), 1);
+    if (const char* error = launch(kernels.best, blocks, dim3(block_warps * kWarp, 1, 1), stream, launch_args))
       return error;
   }
   return launch(kernels.choose, dim3(static_cast<unsigned>(rows.rows), 1, 1), dim3(kRowThreads, 1, 1), stream,

@@ -23,16 +23,17 @@
 namespace iet {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kPerThread = kChunk / kThreads;
+constexpr int kThreads = 256, kFewThreads = 64;  // of a block; the second in a batch that occupies no device
+constexpr int kPerThread = kChunk / kThreads;    // ids
 constexpr int kMaxChunks = 8;  // of a block: a power of two, so that their flags are in one word
 // Grid rows that a block can touch: at most a, and at most kMaxChunks * kChunk / b + 2, where b >= 0.8 sqrt(V)
 // and a <= V / b + 1.
 constexpr int kMaxGridRows = 256;
 constexpr int kMaxTable = 640;  // columns of the grid; if it has more, rounds 1 and 2 are computed for each id
 constexpr uint32_t kCopies = 4, kCopySize = 2 * kMaxTable * sizeof(uint32_t);  // in bytes
-// Number of blocks that occupy a device. If there are more chunks, each block takes several.
-constexpr int64_t kManyBlocks = 1024;
+// Number of blocks that occupy a device. If there are more chunks, each block takes several; if there are far
+// fewer, blocks are smaller.
+constexpr int64_t kManyBlocks = 1024, kFewBlocks = 600;
 
 struct EmbedLaunch {
   CudaKernelParams params;
@@ -115,7 +116,7 @@ IET_HD uint32_t marked_columns(const EmbedLaunch& launch) {
 }
 
 // Write columns [begin, end) of a row as they are, by all threads of the block.
-template <class Storage, bool kVector>
+template <class Storage, bool kVector, int kThreads>
 IET_HD void copy_columns(const char* from, char* to, int64_t stride, uint32_t begin, uint32_t end) {
   constexpr uint32_t kWidth = kVector ? 16 / sizeof(Storage) : 1;
   const uint32_t first = (begin + kWidth - 1) / kWidth, last = end / kWidth;  // whole accesses
@@ -135,12 +136,13 @@ IET_HD void copy_columns(const char* from, char* to, int64_t stride, uint32_t be
 }
 
 // kVector: rows are aligned and packed, so that 16 bytes move at once; else one logit at a time.
-template <class Words, Family kFamily, bool kVector, bool kWalks, bool kTable>
+template <class Words, Family kFamily, bool kVector, bool kWalks, bool kTable, int kThreads>
 __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launch) {
+  constexpr uint32_t kIds = kThreads * kPerThread;  // of a chunk of this block
   using Storage = typename Words::Storage;
   constexpr int kWidth = kVector ? 4 * Words::kLanes : 1;
   constexpr int kAccesses = kPerThread / kWidth;
-  constexpr uint32_t kChunkAccesses = kChunk / kWidth;
+  constexpr uint32_t kChunkAccesses = kIds / kWidth;
   constexpr bool kPermutes = kFamily != Family::gumbel;
   // Bytes of a table entry; 1 without a table.
   constexpr uint32_t kEntrySize = kTable ? sizeof(uint32_t) : 1;
@@ -154,7 +156,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   const CudaEmbedArgs& args = launch.args;
   const LaneGrid& grid = launch.grid;
   const uint32_t vocab = params.vocab, thread = threadIdx.x;
-  const uint32_t begin = blockIdx.x * launch.chunks * kChunk, ids = launch.chunks * kChunk;
+  const uint32_t begin = blockIdx.x * launch.chunks * kIds, ids = launch.chunks * kIds;
 
   // The row: the same for all threads of the block, which return together if there is no work.
   const int64_t i = launch.first_row + blockIdx.y;
@@ -167,7 +169,8 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
   if (args.source != args.logits) {  // copy the columns that are not marked
     const uint32_t end = smaller(begin + ids, static_cast<uint32_t>(args.columns));
     const uint32_t unmarked = is_unmarked_row ? begin : begin < columns ? columns : begin;
-    if (unmarked < end) copy_columns<Storage, kVector>(source, logits, args.element_stride, unmarked, end);
+    if (unmarked < end)
+      copy_columns<Storage, kVector, kThreads>(source, logits, args.element_stride, unmarked, end);
   }
   if (is_unmarked_row || begin >= columns) return;
 
@@ -193,7 +196,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(const EmbedLaunch launc
     }
   };
   load();
-  // One bit for each chunk: whether it has unmarked ids.
+  // One bit for each chunk: whether it has unmarked ids. (A block of kFewThreads takes a part of one.)
   uint32_t unmarked_flags = 0;
   if (kPermutes && params.unmarked_chunks != nullptr)
     unmarked_flags = params.unmarked_chunks[begin / kChunk / 32] >> (begin / kChunk & 31);
@@ -302,19 +305,22 @@ using EmbedKernel = void (*)(EmbedLaunch);
 // Properties of a launch that select the kernel. Only the kernel of family fourier for aligned rows and a table
 // has a version without walks; the others check if a rank is outside [0, V).
 struct Shape {
-  bool vector, walks, table;
+  bool vector, walks, table, few;
 };
 
 template <class Words>
 EmbedKernel kernel_of(Family family, Shape shape) {
   constexpr Family kFourier = Family::fourier, kGumbel = Family::gumbel;
   if (family == kGumbel)
-    return shape.vector ? embed_kernel<Words, kGumbel, true, false, false>
-                        : embed_kernel<Words, kGumbel, false, false, false>;
-  if (!shape.vector) return embed_kernel<Words, kFourier, false, true, false>;
-  if (!shape.table) return embed_kernel<Words, kFourier, true, true, false>;
-  return shape.walks ? embed_kernel<Words, kFourier, true, true, true>
-                     : embed_kernel<Words, kFourier, true, false, true>;
+    return shape.vector ? embed_kernel<Words, kGumbel, true, false, false, kThreads>
+                        : embed_kernel<Words, kGumbel, false, false, false, kThreads>;
+  if (!shape.vector) return embed_kernel<Words, kFourier, false, true, false, kThreads>;
+  if (!shape.table) return embed_kernel<Words, kFourier, true, true, false, kThreads>;
+  if (shape.few)
+    return shape.walks ? embed_kernel<Words, kFourier, true, true, true, kFewThreads>
+                       : embed_kernel<Words, kFourier, true, false, true, kFewThreads>;
+  return shape.walks ? embed_kernel<Words, kFourier, true, true, true, kThreads>
+                     : embed_kernel<Words, kFourier, true, false, true, kThreads>;
 }
 
 EmbedKernel kernel_of(DType dtype, Family family, Shape shape) {
@@ -338,15 +344,19 @@ const char* embed_cuda(const CudaKernelParams& params, const CudaEmbedArgs& args
   const auto aligned = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
   const bool vector = args.element_stride == size && (args.row_stride % 16 == 0 || args.logits_rows == 1) &&
                       aligned(args.logits) && aligned(args.source);
-  const Shape shape{vector, grid.a * grid.b != params.vocab, grid.b <= kMaxTable};
-  const EmbedKernel kernel = kernel_of(args.dtype, params.family, shape);
   const bool writes_all = params.family == Family::gumbel || args.source != args.logits;
   const int64_t columns = writes_all ? args.columns : params.vocab;
   if (columns > 0x7FFFFFFF) return "embed_cuda: more columns than 2^31 - 1";
+  Shape shape{vector, grid.a * grid.b != params.vocab, grid.b <= kMaxTable, false};
+  shape.few = vector && shape.table && params.family == Family::fourier &&
+              args.rows * ((columns + kChunk - 1) / kChunk) < kFewBlocks;
+  const EmbedKernel kernel = kernel_of(args.dtype, params.family, shape);
+  const int threads = shape.few ? kFewThreads : kThreads;
   // As many chunks per block as leave at least kManyBlocks blocks.
-  const int64_t chunks = (columns + kChunk - 1) / kChunk;
+  const int64_t chunks = (columns + threads * kPerThread - 1) / (threads * kPerThread);
   const auto blocks_of = [&](int64_t of) { return (chunks + of - 1) / of; };
-  while (launch_args.chunks < kMaxChunks && blocks_of(2 * launch_args.chunks) * args.rows >= kManyBlocks)
+  while (!shape.few && launch_args.chunks < kMaxChunks &&
+         blocks_of(2 * launch_args.chunks) * args.rows >= kManyBlocks)
     launch_args.chunks *= 2;
   const int64_t grid_rows = launch_args.chunks * kChunk / grid.b + 2;
   if ((grid_rows < grid.a ? grid_rows : grid.a) > kMaxGridRows)
@@ -356,7 +366,7 @@ const char* embed_cuda(const CudaKernelParams& params, const CudaEmbedArgs& args
     launch_args.first_row = first;
     const int64_t rows = args.rows - first < kMaxRows ? args.rows - first : kMaxRows;
     const dim3 blocks(static_cast<unsigned>(blocks_of(launch_args.chunks)), static_cast<unsigned>(rows), 1);
-    if (const char* error = launch(kernel, blocks, dim3(kThreads, 1, 1), stream, launch_args)) return error;
+    if (const char* error = launch(kernel, blocks, dim3(threads, 1, 1), stream, launch_args)) return error;
   }
   return nullptr;
 }
@@ -367,7 +377,8 @@ const char* load_embed_cuda() {
       for (bool vector : {false, true})
         for (bool walks : {false, true})
           for (bool table : {false, true})
-            if (const char* error = load(kernel_of(dtype, family, {vector, walks, table}))) return error;
+            for (bool few : {false, true})
+              if (const char* error = load(kernel_of(dtype, family, {vector, walks, table, few}))) return error;
   return nullptr;
 }
 

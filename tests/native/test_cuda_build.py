@@ -21,10 +21,11 @@ NVCC = os.environ.get("CUDACXX") or shutil.which("nvcc") or ""
 needs_cmake = pytest.mark.skipif(not CMAKE, reason="no CMake")
 needs_nvcc = pytest.mark.skipif(not NVCC, reason="no nvcc")
 MAX_REGISTERS = 64  # of 65536: four blocks of 256 threads on a multiprocessor
-MAX_REGISTERS_OF_CHOOSE = 96  # choose_kernel: one block of 512 threads
+FEW_BLOCKS = re.compile("choose_kernel|embed_kernel.*Li64E")  # one of 512 threads; those of small batches
+MAX_REGISTERS_OF_FEW = 96
 KERNELS = {
     "choose.cu": ("best_kernel|choose_kernel", 12),
-    "embed.cu": ("embed_kernel", 18),
+    "embed.cu": ("embed_kernel", 24),
     "rows.cu": ("rows_kernel", 1),
     "score.cu": ("score_kernel|score_spans_kernel|scale_kernel", 5),
 }
@@ -44,9 +45,10 @@ def test_no_kernel_spills(source: str, architecture: str, kernels: Compiled, tmp
     assert len(compiled) == count, report
     spills = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report)
     assert spills == [("0", "0", "0")] * count, report
-    registers = [int(number) for number in re.findall(r"Used (\d+) registers", report)]
+    registers = re.findall(r"Function properties for (\S+).*?Used (\d+) registers", report, re.S)
     assert len(registers) == count
-    assert max(registers) <= (MAX_REGISTERS_OF_CHOOSE if source == "choose.cu" else MAX_REGISTERS), report
+    for name, number in registers:
+        assert int(number) <= (MAX_REGISTERS_OF_FEW if FEW_BLOCKS.search(name) else MAX_REGISTERS), name
     assert "lmem" not in report
 
 
