@@ -6,9 +6,9 @@ NAME is vllm-v1, vllm-v2, sglang or llama-cpp, each in an environment of its own
 output stay. Tokens come from our processor for the engine, many requests at once, each under a key
 and after its own context, and from made logits; the distribution that they should have comes from the
 engine's code, applied to the same logits. Whole texts of a Markov chain, whose contexts return all the
-time, are drawn by processor and sampler together, with free tokens. Last, the sampler is given rows that the
-processor has left one token of: it must draw that token, and vLLM's rejection sampler must accept a draft
-exactly if it is it.
+time, are drawn by processor and sampler together, with free tokens. Last, the sampler is given rows in which
+the processor has forced a token: it must draw that token, and vLLM's rejection sampler must accept a draft
+exactly if it is the token.
 
 The contexts of tokens occur twice in their sequences.
 """
@@ -80,7 +80,7 @@ TEXTS_SHARE = {"vllm-v1": 4, "vllm-v2": 40, "sglang": 4, "llama-cpp": 4}
 
 @dataclasses.dataclass(frozen=True)
 class Left:
-    """Rows with one token left, given to the engine's sampler.
+    """Rows with a forced token, given to the engine's sampler.
 
     Attributes:
         exceptions: rows where it drew another token, accepted a wrong draft or rejected the right one.
@@ -108,10 +108,11 @@ def sequences(sampling: Asked, count: int, rng: np.random.Generator) -> tuple[Id
     return np.broadcast_to(PROMPT, (count, len(PROMPT))), np.concatenate([output, contexts], axis=1)
 
 
-def one_of(masked: torch.Tensor) -> Ids:
-    """Return the one token that each row [B, V] has left."""
-    assert bool((torch.isfinite(masked).sum(dim=1) == 1).all())
-    return np.asarray(masked.argmax(dim=1))
+def one_of(forced: torch.Tensor) -> Ids:
+    """Return the token that is forced in each row [B, V]: its logit is far above the others."""
+    largest = forced.topk(2, dim=1).values
+    assert bool((largest[:, 0] - largest[:, 1] > 100).all())
+    return np.asarray(forced.argmax(dim=1))
 
 
 def tokens(engine: Engine, name: str, case: str, sampling: Asked, draws: int, seed: int) -> Found:
@@ -168,7 +169,7 @@ def texts(engine: Engine, name: str, draws: int, seed: int) -> Found:
 
 
 def left_alone(engine: Engine, name: str, count: int, seed: int) -> list[Left]:
-    """Give the engine's sampler rows with one token left by the processor, each with all filters on."""
+    """Give the engine's sampler rows in which the processor forced a token, each with all filters on."""
     rng, logits = np.random.default_rng(seed), made_logits()
     torch.manual_seed(seed)
     sampling = OF_ONE["vllm-v1"]["penalties and the rest"] if name == "vllm-v1" else Asked(**ALL)
@@ -261,7 +262,7 @@ def markdown(engines: dict[str, Any]) -> str:
         " the engine's own sampler forms of the same logits. A distribution is kept if p >="
         f" {LEVEL / judged:.1e}, which is {LEVEL:g} for all {judged}. {verdict}\n\n"
         f"{columns([row for content in engines.values() for row in content['rows']], formats)}\n\n"
-        "Rows of which the processor left one token, given to the engine's sampler: how often it drew"
+        "Rows in which the processor forced a token, given to the engine's sampler: how often it drew"
         " another, and in how many requests the rejection sampler took other tokens than the chosen ones, two"
         " drafts each."
         f"\n\n{columns(forced_rows, of_left)}\n\n"
@@ -276,7 +277,7 @@ def main() -> None:
     line.add_argument(
         "--texts", type=int, help="whole ones (default: a quarter of the tokens, V2: a fortieth)"
     )
-    line.add_argument("--rows", type=int, default=1024, help="with one token left, given to the sampler")
+    line.add_argument("--rows", type=int, default=1024, help="with a forced token, given to the sampler")
     line.add_argument("--seed", type=int, default=0)
     options = line.parse_args()
 
