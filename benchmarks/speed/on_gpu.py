@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -149,6 +150,10 @@ def suites(device_name: str) -> Iterator[Any]:
     for family in ("fourier", "gumbel"):
         for requests, drafts in ((256, 0), (8, 0), (64, 3)):
             yield steps.suite(family, requests, 128256, drafts, 9, device_name)
+    for filters in list(steps.FILTERS)[1:]:
+        yield steps.suite("gumbel", 256, 128256, 0, 9, device_name, filters)
+    for length in (8192, 32768, 131072):
+        yield steps.suite("gumbel", 64, 128256, 0, 9, device_name, length=length)
     yield from bench_score.device_suites(False, device_name)[:2]
     yield bench_embed.host_suite(9, device_name)
     for vocab_size in VOCABULARIES:
@@ -227,6 +232,14 @@ def exercise() -> None:
                 iet.embed_(logits, contexts[:2], slots[2:], registry, rows=index)
                 strided = torch.zeros(4, 3 * vocab_size, dtype=dtype, device="cuda")[:, ::3]
                 iet.embed_(strided, contexts, slots, registry)
+                if family == "gumbel":
+                    filters = torch.zeros(4, 4, dtype=torch.int32, device="cuda")
+                    filters[:, 2] = torch.tensor([0, 1, 20, 3])
+                    filters[:, 0] = torch.tensor(-math.inf).view(torch.int32)
+                    filters[:, 1] = torch.tensor(0.9).view(torch.int32)
+                    for some in (None, filters):
+                        kernels.choose(logits, contexts, slots, registry, filters=some, force=True)
+                        kernels.choose(strided, contexts, slots, registry, filters=some, force=True)
         ids = torch.arange(300, device="cuda") % vocab_size
         iet.score_tokens(ids, registry)
         for boundaries in ([0, 300], list(range(0, 301, 7)), [5, 5, 200]):
