@@ -84,10 +84,10 @@ class ContextTables:
         """
         import torch
 
-        too_long = np.flatnonzero(lengths > self._limits[sequences])
-        if not len(too_long) and not self._changed:
+        is_longer = lengths > self._limits[sequences]
+        if not is_longer.any() and not self._changed:
             return
-        self._changed = False
+        self._changed, too_long = False, np.flatnonzero(is_longer)
         with torch.inference_mode(False):
             for sequence, length in zip(
                 sequences[too_long].tolist(), lengths[too_long].tolist(), strict=True
@@ -138,13 +138,13 @@ class SequenceRows:
         self._outgrown: list[torch.Tensor] = []  # a captured graph may hold their addresses
         self._scratch = self.records = torch.empty(0, 4, dtype=torch.int32)
         self._on_host: dict[str, Any] = {}
-        self._by_kernels = False
+        self._by_kernels = self._is_captured = False
         if device.type == "cuda":
             self.use_kernels(rows)
 
     def use_kernels(self, rows: int = 1024) -> None:
         """Allocate the memory of kernels, and load them: now, not in the first step."""
-        cuda.table(load_cuda(), self._marking, self._device)
+        self._table = cuda.table(load_cuda(), self._marking, self._device)
         self.records, self._by_kernels = self._memory(rows, 4), True
 
     def _memory(self, rows: int, words: int) -> torch.Tensor:
@@ -158,7 +158,7 @@ class SequenceRows:
         if rows > memory.shape[0]:
             self._outgrown.append(memory)
             memory = self._memory(rows, words)
-        if cuda.capturing(self._device):
+        if self._is_captured:
             cuda.keep_for_graphs(memory)
         return memory
 
@@ -227,12 +227,14 @@ class SequenceRows:
             self._read_on_host(arguments, counted=tables is not None)
 
     def _queue(self, arguments: tuple[Any, ...]) -> None:
+        self._is_captured = cuda.capturing(self._device)
+        if self._is_captured:
+            cuda.keep_for_graphs(self._table)
         self.records = self._fitted(self.records, self._rows, 4)
-        native = cuda.table(load_cuda(), self._marking, self._device).marking
         with cuda.device_guard(self._device):
             queue, refused = cuda.stream(self._device), cuda.refused(self._device)
-            nowhere = cuda.NOWHERE
-            native.rows(queue, arguments, nowhere, self._rows, nowhere, refused, self.records.data_ptr())
+            records, nowhere = self.records.data_ptr(), cuda.NOWHERE
+            self._table.marking.rows(queue, arguments, nowhere, self._rows, nowhere, refused, records)
 
     def _read_on_host(self, arguments: tuple[Any, ...], counted: bool) -> None:
         rows = self._rows
@@ -260,11 +262,10 @@ class SequenceRows:
         if not self._by_kernels:
             host.embed_(self._marking, described, rows=None, num_threads=None, **self._on_host)
             return
-        native = cuda.table(load_cuda(), self._marking, self._device).marking
         layout = described.layout
         with cuda.device_guard(self._device):
             queue, records = cuda.stream(self._device), self.records.data_ptr()
-            native.embed(queue, *layout, layout[0], self._rows, cuda.NOWHERE, records)
+            self._table.marking.embed(queue, *layout, layout[0], self._rows, cuda.NOWHERE, records)
 
     def choose_(
         self, logits: torch.Tensor, filters: torch.Tensor | None = None, source: torch.Tensor | None = None
@@ -290,12 +291,10 @@ class SequenceRows:
                 self._marking, described, filters=of_rows, force=True, num_threads=None, **self._on_host
             )
             return
-        module = load_cuda()
-        native = cuda.table(module, self._marking, self._device).marking
-        words = 2 * choices.scratch_words(module, described)
+        words = 2 * choices.scratch_words(load_cuda(), described)
         self._scratch = self._fitted(self._scratch, -(-words // 4), 4)
         with cuda.device_guard(self._device):
-            native.choose(
+            self._table.marking.choose(
                 cuda.stream(self._device),
                 *described.layout,
                 (described if source is None else self._described(source)).layout[0],
