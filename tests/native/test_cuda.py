@@ -5,6 +5,8 @@ Their arithmetic and indices are tested without a device in test_cuda_on_host.py
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from iet import kernels
 from iet.errors import BackendUnavailable, InputError, ShapeError
 from iet.marks.families import FAMILIES
 from iet.native import reference
+from tests.support.choose_cases import Case
 from tests.support.cuda_cases import (
     DTYPES,
     LAYOUTS,
@@ -43,6 +46,18 @@ def device() -> str:
 @pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
 def test_embed_equals_the_reference(device: str, vocab_size: int, family: str) -> None:
     check_embed(iet.embed_, vocab_size, family, LAYOUTS, device)
+    kernels.raise_if_refused(device)
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("vocab_size", [1, 33, 5003, 32003, 128256])
+def test_chosen_tokens_equal_the_reference(device: str, vocab_size: int, filtered: bool) -> None:
+    def choose(*arguments: Any, **options: Any) -> Any:
+        return kernels.choose(*arguments, **options, force=True)
+
+    for dtype in DTYPES:
+        for layout in LAYOUTS:
+            Case(vocab_size, vocab_size + 5, dtype, filtered).check(choose, layout, device)
     kernels.raise_if_refused(device)
 
 

@@ -56,7 +56,7 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
 
     With family "gumbel" it chooses the token itself, from the distribution that vLLM would draw from:
 
-        argmax_v over kept tokens of ℓ_i(v) / T_i - log(-log u(k_π, v)),    the rest of the row becomes -inf
+        argmax_v over kept tokens of ℓ_i(v) / T_i - log(-log u(k_π, v)),    its logit becomes the largest
 
     where temperature, min-p, top-k and top-p are the request's. vLLM then draws that token, with drafts as
     well: its rejection sampler accepts a draft exactly if it is the token. k_π holds how
@@ -96,9 +96,9 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
         ShapeError: the model's vocabulary is smaller than V.
         BackendUnavailable: the device is neither the CPU nor CUDA, or the CUDA module is missing.
 
-    A step costs O(B·V) for marked rows. With the V2 runner on CUDA these are two kernels, except in family
-    "gumbel": one reads the contexts, the other marks; nothing is copied or waited for. Deterministic, and
-    equal on every rank.
+    A step costs O(B·V) for marked rows. With the V2 runner on CUDA these are two kernels, in family "gumbel"
+    three: one reads the contexts, the others mark; nothing is copied or waited for. Deterministic, and equal
+    on every rank.
     """
 
     def __init__(self, vllm_config: Any, where: Any, is_pin_memory: bool = False) -> None:
