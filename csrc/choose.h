@@ -1,5 +1,4 @@
-// Which token family gumbel chooses, where the sampler keeps only some tokens. One definition for host and
-// device.
+// Which token family gumbel chooses if the sampler keeps only some tokens. One definition for host and device.
 #pragma once
 
 #include <limits>

@@ -84,7 +84,7 @@ IET_HD int64_t id_at(const RowsArgs& args, const Position& at, int64_t position)
 // A hash table for each sequence grows with it, so that a step costs the same at any length.
 //
 // Words of a table: [0] the number of starts whose contexts are counted, [1] the number of entries less 1, a
-// power of two, then the entries: 40 bits of the context's hash, and 24 bits of its count; 0 where there is
+// power of two, then the entries: 40 bits of the context's hash, and 24 bits of its count; 0 if there is
 // none. A wrong count needs two contexts with equal 40 bits and neighbouring entries: below 1e-6 in 128k
 // tokens.
 constexpr uint64_t kCountMask = 0xFFFFFFu;

@@ -6,9 +6,9 @@ NAME is vllm-v1, vllm-v2, sglang or llama-cpp, each in an environment of its own
 output stay. Tokens come from our processor for the engine, many requests at once, each under a key
 and after its own context, and from made logits; the distribution that they should have comes from the
 engine's code, applied to the same logits. Whole texts of a Markov chain, whose contexts return all the
-time, are drawn by processor and sampler together, with free tokens. Last, the sampler is given rows in which
-the processor has forced a token: it must draw that token, and vLLM's rejection sampler must accept a draft
-exactly if it is the token.
+time, are drawn by processor and sampler together, with free tokens. Last, the sampler is given rows with a
+token that the processor has forced: it must draw that token, and vLLM's rejection sampler must accept a
+draft exactly if it is the token.
 
 The contexts of tokens occur twice in their sequences.
 """
@@ -83,7 +83,7 @@ class Left:
     """Rows with a forced token, given to the engine's sampler.
 
     Attributes:
-        exceptions: rows where it drew another token, accepted a wrong draft or rejected the right one.
+        exceptions: rows for which it drew another token, accepted a wrong draft or rejected the right one.
     """
 
     sampler: str
@@ -169,7 +169,7 @@ def texts(engine: Engine, name: str, draws: int, seed: int) -> Found:
 
 
 def left_alone(engine: Engine, name: str, count: int, seed: int) -> list[Left]:
-    """Give the engine's sampler rows in which the processor forced a token, each with all filters on."""
+    """Give the engine's sampler rows with a token that the processor forced, each with all filters on."""
     rng, logits = np.random.default_rng(seed), made_logits()
     torch.manual_seed(seed)
     sampling = OF_ONE["vllm-v1"]["penalties and the rest"] if name == "vllm-v1" else Asked(**ALL)

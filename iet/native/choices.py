@@ -1,8 +1,8 @@
 """Tokens that family `gumbel` chooses on a CUDA device: three kernels, without a copy of the logits.
 
 The first reads contexts and makes records of rows (iet/native/cuda.py, iet/native/rows.py). The second reads
-the logits once, and adds keyed noise where it can win. The third takes the best token of each row that its
-filter keeps, and forces it.
+the logits once, and adds keyed noise to those that can win with it. The third takes the best token of each
+row that its filter keeps, and forces it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def choose(
 
 
 def scratch_words(module: Any, logits: Logits) -> int:
-    """Return the size of the memory, in words of 8 bytes, that `choose` needs beside the records."""
+    """Return the size of the memory, in words of 8 bytes, that `choose` needs in addition to the records."""
     return -(-int(module.choose_scratch(logits.rows, logits.layout[3])) // 8)
 
 

@@ -48,8 +48,8 @@ class ContextTables:
     """How often each context occurred in each sequence: hash tables that steps extend by what was committed.
 
     A table has 11 to 22 bytes for each token of its sequence. A sequence that outgrows its table gets a
-    larger one, and is counted again, as after tokens were taken back. Contexts are told apart by 40 bits and
-    their place: the chance of a wrong count, which spoils one token's mark, is below 1e-6 in 128k tokens.
+    larger one, and is counted again, as after tokens were taken back. 40 bits and the place distinguish
+    contexts: the chance of a wrong count, which spoils one token's mark, is below 1e-6 in 128k tokens.
 
     Args:
         sequences: their maximum number.
@@ -68,7 +68,7 @@ class ContextTables:
 
     @property
     def address(self) -> int:
-        """Return where the addresses of the tables are."""
+        """Return the address of the array that has the addresses of the tables."""
         return self._sent.data_ptr()
 
     def forget(self, sequence: int) -> None:

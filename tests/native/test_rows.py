@@ -24,7 +24,7 @@ V = 300
 
 
 class Reader:
-    """What reads the rows: the CPU, or CUDA kernels."""
+    """The CPU or CUDA kernels, which read the rows."""
 
     def __init__(self, on: str, launched: Any) -> None:
         self.on, self.launched = on, launched

@@ -1,4 +1,4 @@
-"""What vLLM does between a processor and its sampler: filters and penalties; and forced ends of texts."""
+"""Filters and penalties of vLLM, which come between a processor and its sampler; and forced ends of texts."""
 
 from __future__ import annotations
 

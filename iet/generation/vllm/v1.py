@@ -135,7 +135,7 @@ class V1Marker:
         return self._mark_penalised(logits, rows, penalised)
 
     def _mark_penalised(self, logits: torch.Tensor, rows: HostRows, penalised: list[int]) -> torch.Tensor:
-        """Mark the rows of a batch in which some have penalties, which the runner applies again afterwards.
+        """Mark the rows of a batch. Some have penalties, and the runner applies these again afterwards.
 
         A raised logit might not stay the largest then, so in these rows only the chosen token is left.
         """
