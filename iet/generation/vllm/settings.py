@@ -133,7 +133,7 @@ class Settings:
         return not self.chooses or params.temperature >= GREEDY_BELOW
 
     def temperature_of(self, params: Any) -> float:
-        """Return T of a request, the factor of κ: its temperature; 1 if it is greedy, or the placement raw."""
+        """Return T of a request, the factor of κ: its temperature; 1 if greedy, or for placement raw."""
         if self.keys.profile.scheme.placement == "raw" or params.temperature < GREEDY_BELOW:
             return 1.0
         return float(params.temperature)
