@@ -299,8 +299,8 @@ def test_copies_misaligned_arrays(
 
             return call
 
-    native = host._native
-    monkeypatch.setattr(host, "_native", lambda marking: Recorder(native(marking)))
+    native = host.native
+    monkeypatch.setattr(host, "native", lambda marking: Recorder(native(marking)))
     ids, cuts = np.arange(50) * 7 % 100, [0, 20, 50]
     assert np.array_equal(kernels.score_tokens(shifted(ids, np.int64), keys), kernels.score_tokens(ids, keys))
     assert np.array_equal(

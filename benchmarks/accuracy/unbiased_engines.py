@@ -83,7 +83,7 @@ class Left:
     """Rows with a forced token, given to the engine's sampler.
 
     Attributes:
-        exceptions: rows for which the sampler drew another token, took a wrong draft or rejected the right one.
+        exceptions: rows for which another token was drawn, a wrong draft taken, or the right one rejected.
     """
 
     sampler: str

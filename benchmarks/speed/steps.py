@@ -114,7 +114,7 @@ def v2_step(
         _without_kernels(marker)
 
     def step(logits: torch.Tensor) -> torch.Tensor:
-        if device_name == "cpu":
+        if device_name == "cpu" and not on_host:
             state.total_len.gpu.add_(1)
             if int(state.total_len.gpu[0]) >= length * 3 // 2:
                 state.total_len.gpu.fill_(length)
