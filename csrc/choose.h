@@ -74,13 +74,14 @@ IET_HD float kth_largest(const Row& row, int64_t k) {
 // Filters keep the logits from some threshold on. While a choice is below it, so are all logits that are not
 // above that of the choice. The best of the others is the next choice. `choice` is the best of all. A row has
 //
+//   size()                  the number of its logits
 //   best(at_least)          the best choice of logits of at least this
 //   count(at_least, limit)  the number of these logits, or some number from `limit` on
 //   weight(at_least)        the sum of their weights
 template <class Row>
 IET_HD Choice choose_kept(const Row& row, const Filter& filter, float highest, float kappa, Choice choice) {
   const float lowest = fadd(highest, fmul(kappa, filter.log_min_p));
-  const bool has_top_k = filter.top_k > 0, has_top_p = filter.top_p < 1;
+  const bool has_top_k = filter.top_k > 0 && filter.top_k < row.size(), has_top_p = filter.top_p < 1;
   uint64_t total = 0;  // that top_p is a share of
   const auto is_kept = [&](float above) {
     if (choice.logit < lowest) return false;
@@ -100,7 +101,9 @@ IET_HD Choice choose_kept(const Row& row, const Filter& filter, float highest, f
   while (choice.id >= 0) {
     const float above = next_above(choice.logit);
     if (is_kept(above)) break;
-    choice = row.best(larger(lowest, above));
+    const Choice next = row.best(larger(lowest, above));
+    if (next.id == choice.id) break;  // where the smallest numbers count as 0
+    choice = next;
   }
   return choice;
 }

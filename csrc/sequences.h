@@ -84,14 +84,14 @@ IET_HD int64_t id_at(const RowsArgs& args, const Position& at, int64_t position)
 // A hash table for each sequence grows with it, so that a step costs the same at any length.
 //
 // Words of a table: [0] the number of starts whose contexts are counted, [1] the number of entries less 1, a
-// power of two, then the entries: 40 bits of the context's hash, and 24 bits of its count; 0 if there is
-// none. A wrong count needs two contexts with equal 40 bits and neighbouring entries: below 1e-6 in 128k
-// tokens.
+// power of two, [2] where hashes start, a random number, then the entries: 40 bits of the context's hash, and
+// 24 bits of its count; 0 if there is none. A wrong count needs two contexts with equal 40 bits and
+// neighbouring entries: below 1e-6 in 128k tokens.
 constexpr uint64_t kCountMask = 0xFFFFFFu;
-constexpr int64_t kTableHeader = 2;  // words
+constexpr int64_t kTableHeader = 3;  // words
 
 struct ContextHash {
-  uint64_t bits = 0;
+  uint64_t bits;
 
   IET_HD void absorb(uint32_t id) {
     bits = (bits ^ id) * 0x9E3779B97F4A7C15ull;
@@ -122,7 +122,7 @@ IET_HD int64_t count_contexts(const RowsArgs& args, const Position& at, int64_t 
     threads.wait();
   }
   for (int64_t start = counted + threads.number; start < end; start += Threads::kCount) {
-    ContextHash context;
+    ContextHash context{table[2]};
     for (int64_t i = 0; i < context_len; ++i) context.absorb(static_cast<uint32_t>(id_at(args, at, start + i)));
     const uint64_t hash = context.finish();
     for (uint64_t i = hash & mask;; i = (i + 1) & mask) {
@@ -141,7 +141,7 @@ IET_HD int64_t count_contexts(const RowsArgs& args, const Position& at, int64_t 
 
 // The count of a context in a table.
 IET_HD uint32_t count_in(const uint64_t* table, const uint32_t* context, int64_t context_len) {
-  ContextHash of_context;
+  ContextHash of_context{table[2]};
   for (int64_t i = 0; i < context_len; ++i) of_context.absorb(context[i]);
   const uint64_t hash = of_context.finish(), mask = table[1];
   for (uint64_t i = hash & mask;; i = (i + 1) & mask) {

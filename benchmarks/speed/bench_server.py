@@ -44,6 +44,7 @@ class Stage:
         self.model, self.tokens = model, tokens
         self._open = contextlib.ExitStack()
         self._round = 0
+        self.registries: dict[str, Registry] = {}
 
     @functools.cached_property
     def servers(self) -> dict[str, Server]:
@@ -58,6 +59,7 @@ class Stage:
                 registry = Registry.create(path, tokenizer=self.model, scheme=scheme)
                 for agent in ROLES:
                     registry.add(agent)
+                self.registries["gumbel" if scheme.family == "gumbel" else "fourier"] = registry
             with serve(home, model=self.model, registry=path, options=OPTIONS) as server:
                 yield server
 
@@ -81,11 +83,13 @@ class Stage:
             return time.perf_counter() - started
 
     def validate(self) -> None:
-        """Check that the servers mark, and one does not: gumbel begins alike twice, the others do not."""
-        for name in SCHEMES:  # further on a repeated context leaves gumbel's choice to chance, too
-            same = self.ask(name, 0)[:30] == self.ask(name, 0)[:30]
-            if same is not (name == "gumbel"):
-                raise IetError(f"{name}: got {'the same text' if same else 'two texts'} for the same prompt")
+        """Check that the agent is found in three answers of each server that marks."""
+        _ = self.servers
+        for name, registry in self.registries.items():
+            text = "\n".join(self.ask(name, number) for number in (0, 4, 8))
+            found = iet.Auditor(registry).audit(text).found
+            if self.tokens >= 100 and ROLES[0] not in found:
+                raise IetError(f"{name}: found {list(found)} in answers of {ROLES[0]}")
 
     def release(self) -> None:
         self._open.close()

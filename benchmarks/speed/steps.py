@@ -92,7 +92,7 @@ def v2_step(
         all_token_ids=on(rng.integers(0, V, (requests, length * 3 // 2 + 8))),
         total_len=on(np.full(requests, length)),
         prompt_len=on(np.full(requests, length // 2)),
-        prefill_len=on(np.full(requests, length // 2)),
+        prefill_len=types.SimpleNamespace(np=np.full(requests, length // 2)),
     )
     marker = V2Marker(Settings(keys, names, False, -1), RequestKeys("step"), state, torch.device(device_name))
     for index in range(requests):

@@ -69,6 +69,7 @@ struct Row {
     const int count = static_cast<int>(left < kBlock ? left : kBlock);
     return {floats_of<T>(logits + first * stride, stride, count, buffer), first, count};
   }
+  int64_t size() const { return columns; }
   int64_t blocks() const { return (columns + kBlock - 1) / kBlock; }
 
   void find_maxima() {

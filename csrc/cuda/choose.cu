@@ -72,8 +72,9 @@ struct ExpBound {
     if (!(slope < 1e30f)) slope = 0, offset = 180.0f * kUnit;  // a temperature near 0: any may
   }
   IET_HD bool operator()(float logit, uint32_t hash) const {
-    const float bits = larger(slope * (logit - bound) + offset, 0.0f);
-    return static_cast<float>(0xFFFFFFu - (hash >> 8)) <= as_float(static_cast<uint32_t>(bits));
+    const float bits = larger(slope * (logit - bound) + offset, 0.0f), most = 180.0f * kUnit;
+    return static_cast<float>(0xFFFFFFu - (hash >> 8)) <=
+           as_float(static_cast<uint32_t>(bits < most ? bits : most));
   }
 };
 
@@ -275,6 +276,7 @@ struct RowOfBlock {
     return {best.sum, two[0], static_cast<int64_t>(best.id)};
   }
 
+  IET_HD int64_t size() const { return launch.args.rows.columns; }
   IET_HD Choice best(float at_least) const {
     Best best{kMinusInfinity, kNoId};
     float bound = kMinusInfinity;

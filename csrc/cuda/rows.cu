@@ -99,7 +99,12 @@ __global__ void __launch_bounds__(kThreads) rows_kernel(const RowsLaunch launch)
   const int64_t i = blockIdx.x, warp = threadIdx.x / kWarp;
   const Position first = position_of(args, i);
   if (args.tables == nullptr) return read_row(launch, first, nullptr, 0, contexts[0]);
-  if (first.drafts != 0) return;  // the block of the sequence's first row makes its record
+  if (first.drafts != 0) {  // the block of the sequence's first row makes its record
+    const bool is_alone =
+        first.drafts < 0 || first.drafts > i || position_of(args, i - first.drafts).drafts != 0;
+    if (is_alone && threadIdx.x == 0) launch.args.records[i] = {0, kUnmarkedRow, 0.0f};
+    return;
+  }
   uint64_t* table = nullptr;
   int64_t counted = 0;
   if (first.sequence >= 0 && first.sequence < args.n_sequences) {

@@ -132,13 +132,15 @@ class KeyedSampler(Processor):
             tables=of_step.tables,
             free=of_step.free,
         )
-        chosen = torch.empty_like(scores)
-        if chosen.stride() == scores.stride():
-            of_step.rows.choose_(chosen, source=scores)
+        wide = scores.dtype == torch.float64
+        raw = scores.float() if wide else scores
+        chosen = torch.empty_like(raw)
+        if chosen.stride() == raw.stride():
+            of_step.rows.choose_(chosen, source=raw)
         else:
-            of_step.rows.choose_(chosen.copy_(scores))
+            of_step.rows.choose_(chosen.copy_(raw))
         self._refusals.note(scores.device)
-        return chosen  # type: ignore[return-value]
+        return chosen.to(scores.dtype)  # type: ignore[return-value]
 
     def _start(self, rows: int, length: int, device: torch.device) -> _Sequences:
         """Take the first call as the start of the answers: name the rows' requests."""

@@ -47,7 +47,7 @@ class HostRows:
     def _fields_of(self, memory: Any, float32: Any) -> tuple[Any, ...]:
         """Return contexts, slots, counts, temperatures and filters in an array or a tensor."""
         rows, context_len = self._shape
-        of_rows, filters = memory[: rows * (context_len + 3)], memory[rows * (context_len + 3) :]
+        filters, of_rows = memory[: 2 * rows], memory[2 * rows :]  # filters first: aligned to 16 bytes
         table = of_rows.reshape(rows, context_len + 3)
         temperatures = table.view(float32)[:, -2]  # the first half of the last word
         slots, counts = table[:, context_len], table[:, context_len + 1]

@@ -71,13 +71,11 @@ def check_filters(filters: Any, rows: int, device: torch.device) -> None:
         or str(filters.dtype) != "torch.int32"
         or tuple(filters.shape) != (rows, 4)
         or not filters.is_contiguous()
+        or filters.data_ptr() % 16
     ):
-        described = (
-            [str(getattr(filters, name, "")) for name in ("dtype", "device")],
-            list(getattr(filters, "shape", ())),
-        )
+        got = [getattr(filters, name, None) for name in ("dtype", "shape", "device")]
         raise ShapeError(
             "filters",
-            got=f"{type(filters).__name__} {described}",
-            expected=f"int32 [{rows}, 4] on {device}: the bits of iet.native.filters.FILTER",
+            got=f"{type(filters).__name__} of {got}",
+            expected=f"int32 [{rows}, 4] on {device}, aligned to 16 bytes: bits of iet.native.filters.FILTER",
         )

@@ -30,7 +30,7 @@ from iet.native.marking import KernelParams
 if TYPE_CHECKING:
     import torch
 
-_REFUSED = (  # in the order of `Refused` in csrc/ops.h
+_REFUSED = (  # in the order of `Refusal` in csrc/ops.h
     "contexts: row {row} holds a negative id: a placeholder, not a token; expected the ids that were sampled",
     "slots: row {row} holds no slot of the registry; expected -1 or a slot from 0 to K-1",
     "rows: entry {row} is no row of the logits; expected 0 to B-1",

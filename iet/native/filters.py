@@ -16,6 +16,8 @@ FILTER = np.dtype([("log_min_p", "<f4"), ("top_p", "<f4"), ("top_k", "<i4"), ("s
 SHARE_OF = {"all": 0, "top_k": 1, "min_p": 2, "kept": 3}
 """The tokens that top-p is a share of: all; those that top-k or min-p keeps; those that both keep."""
 
+_MOST = (1 << 31) - 1
+
 NO_FILTER = (-math.inf, 1.0, 0, 0)
 
 
@@ -31,7 +33,8 @@ def filter_of(
         share_of: a name in `SHARE_OF`.
     """
     log_min_p = math.log(min_p) if min_p > 0 else -math.inf
-    return log_min_p, min(top_p, 1.0), max(top_k, 0), SHARE_OF[share_of]
+    top_k = min(max(top_k, 0), _MOST)
+    return log_min_p, min(top_p, 1.0), top_k, SHARE_OF[share_of] if top_p < 1 else 0
 
 
 def checked_filters(filters: Any, rows: int) -> NDArray[Any] | None:

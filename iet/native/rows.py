@@ -8,6 +8,7 @@ after the largest batch.
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -60,6 +61,7 @@ class ContextTables:
         import torch
 
         self._tables: dict[int, torch.Tensor] = {}
+        self._start = secrets.randbits(63)  # of hashes: a client cannot choose contexts with equal ones
         self._limits = np.zeros(sequences, dtype=np.int64)  # lengths of sequences
         self._pointers = np.zeros(sequences, dtype=np.int64)
         self._changed = False
@@ -93,8 +95,8 @@ class ContextTables:
                 sequences[too_long].tolist(), lengths[too_long].tolist(), strict=True
             ):
                 entries = max(_SMALLEST, 1 << (length * 4 // 3).bit_length())
-                table = torch.zeros(2 + entries, dtype=torch.int64, device=self._sent.device)
-                table[1] = entries - 1
+                table = torch.zeros(3 + entries, dtype=torch.int64, device=self._sent.device)
+                table[1], table[2] = entries - 1, self._start
                 self._tables[sequence] = table
                 self._pointers[sequence] = table.data_ptr()
                 self._limits[sequence] = entries // 4 * 3

@@ -34,6 +34,15 @@ def test_fields_are_the_same_in_one_copy() -> None:
     assert filters.view(torch.int32).is_contiguous()
 
 
+@pytest.mark.parametrize(("rows", "context_len"), [(1, 4), (3, 2), (5, 3)])
+def test_filters_are_aligned(rows: int, context_len: int) -> None:
+    made = HostRows(rows, context_len, CPU)
+    filters = made._fields_of(made._staged, torch.float32)[-1]
+    assert filters.data_ptr() % 16 == 0
+    made.add(0, [5] * context_len, 0, 0, 1.0, filter_of(top_k=3_000_000_000))
+    assert made._filters["top_k"][0] == 2**31 - 1
+
+
 @pytest.mark.parametrize("family", ["fourier", "gumbel"])
 def test_marks_equal_the_op(family: str) -> None:
     rng = np.random.default_rng(2)

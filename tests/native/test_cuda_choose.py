@@ -97,7 +97,7 @@ def test_invalid_rows_are_not_chosen_for(device: Kernels) -> None:
         with pytest.raises(InputError, match=words):
             cuda.raise_if_refused(logits.device)
     wrong = torch.zeros(2, 3, dtype=torch.int32)
-    with pytest.raises(ShapeError, match=r"filters: got Tensor .*int32.*, expected int32 \[2, 4\]"):
+    with pytest.raises(ShapeError, match=r"filters: got Tensor of .*int32.*, expected int32 \[2, 4\]"):
         choose(
             device, torch.zeros(2, 300), torch.tensor([[5], [6]]), torch.tensor([0, 1]), keys, filters=wrong
         )

@@ -198,7 +198,7 @@ def test_tables_follow_a_sequence(reader: Reader) -> None:
         if back:
             tokens[0, length:] = torch.tensor(rng.integers(2, 6, 3000 - length))
     sizes = [len(table) for table in tables._tables.values()]
-    assert sizes == [2 + 4096, 2 + 4096]
+    assert sizes == [3 + 4096, 3 + 4096]
     tables.forget(0)
     assert list(tables._tables) == [1]
 

@@ -40,7 +40,9 @@ class Case:
         self.slots = torch.tensor(rng.integers(0, 3, rows))
         self.slots[1] = -1
         self.counts = torch.tensor(rng.integers(0, 4, rows), dtype=torch.int32)
-        self.temperatures = torch.tensor(rng.choice([0.0, 1e-30, 0.3, 1.0, 1.7], rows), dtype=torch.float32)
+        self.temperatures = torch.tensor(
+            rng.choice([0.0, 1e-30, 1e-7, 0.3, 1.0, 1.7], rows), dtype=torch.float32
+        )
         values = rng.normal(0, rng.choice([0.1, 2, 6], (rows, 1)), (rows, columns))
         values[2, rng.random(columns) < 0.9] = -np.inf
         values[3, : columns // 2] = np.nan

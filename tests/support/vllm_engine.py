@@ -256,7 +256,8 @@ class Slots:
         self.device, self.max_num_reqs, self.vocab_size = CPU, size, WIDTH
         self.all_token_ids = SimpleNamespace(gpu=torch.zeros(size, length, dtype=torch.int32))
         self.prompt_len = SimpleNamespace(gpu=torch.zeros(size, dtype=torch.int32))
-        self.prefill_len = SimpleNamespace(gpu=torch.zeros(size, dtype=torch.int32))
+        lengths = torch.zeros(size, dtype=torch.int32)
+        self.prefill_len = SimpleNamespace(gpu=lengths, np=lengths.numpy())
         self.total_len = SimpleNamespace(gpu=torch.zeros(size, dtype=torch.int32))
         self.state = v2.LogitsProcRequestState.from_request_state(self)
         self.free = list(range(size))
@@ -289,8 +290,9 @@ class Slots:
             expanded_local_pos=torch.tensor(local, dtype=torch.int32),
             input_ids=torch.tensor(inputs, dtype=torch.int32),
             pos=torch.zeros(len(expanded), dtype=torch.int64),
+            # Padded, as vLLM has them.
             seq_lens_upper_bound_np=np.array(
-                [len(request.history) + len(drafts) for request, drafts in rows]
+                [*(len(request.history) + len(drafts) for request, drafts in rows), 0, 0]
             ),
         )
 

@@ -197,7 +197,7 @@ class V2Rows:
             all_token_ids=SimpleNamespace(gpu=self._tokens),
             total_len=SimpleNamespace(gpu=self._lengths),
             prompt_len=SimpleNamespace(gpu=self._lengths.clone()),
-            prefill_len=SimpleNamespace(gpu=self._lengths.clone()),
+            prefill_len=SimpleNamespace(gpu=self._lengths.clone(), np=self._lengths.numpy().copy()),
         )
         state = LogitsProcRequestState.from_request_state(speculator)
         self._processor = _processor(keys, self._columns, state, free)

@@ -181,7 +181,7 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
         self._marker.flush()
 
     def apply(self, logits: torch.Tensor, ctx: Any = None) -> torch.Tensor:
-        """Mark the rows of a step, and return them: in place, or with family "gumbel" in new memory.
+        """Mark the rows of a step in place, and return them.
 
         Args:
             logits: float32 [rows, >= V].

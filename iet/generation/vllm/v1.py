@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from iet.errors import IetError
 from iet.generation.contexts import SequenceContexts
 from iet.generation.sampling import HostRows
 from iet.generation.sessions import SessionRow, SessionRows
@@ -103,7 +102,7 @@ class V1Marker:
         try:
             logits = self._mark(logits)
             ended = [row for row, request in self._requests.items() if request is _ENDED]
-        except IetError as error:
+        except Exception as error:
             report(f"a step cannot be marked, and its requests are ended: {error}")
             ended = list(self._requests)
         if ended:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from iet.errors import IetError, InputError
+from iet.errors import InputError
 from iet.generation.sessions import SessionRows
 from iet.generation.vllm.sampler import filter_of_request, force_eos_
 from iet.generation.vllm.settings import PLACEHOLDER, REFUSED, RequestKeys, Settings, report
@@ -109,7 +109,7 @@ class V2Marker:
         ended = self._ended[ctx.idx_mapping_np]
         try:
             logits = self._mark(logits, ctx)
-        except IetError as error:
+        except Exception as error:
             report(f"a step cannot be marked, and its requests are ended: {error}")
             ended = ended | (self._key_slots[ctx.idx_mapping_np] >= 0)
         if ended.any():
@@ -125,7 +125,9 @@ class V2Marker:
         if not marked.any():
             return logits
         if chooses:
-            self._tables.fit(slots[marked], ctx.seq_lens_upper_bound_np[marked])
+            # vLLM pads the bounds, and they count no more than a chunk of a prompt.
+            lengths = np.maximum(ctx.seq_lens_upper_bound_np[: len(slots)], self._state.prefill_len.np[slots])
+            self._tables.fit(slots[marked], lengths[marked])
         has_drafts = ctx.expanded_idx_mapping.shape[0] != slots.shape[0]  # else one row each
         try:
             self._rows.read(
