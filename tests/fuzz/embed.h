@@ -186,6 +186,8 @@ inline int64_t kept_best(const std::vector<float>& logits, const std::vector<flo
   const float scale = weight_scale(temperature);
   const size_t k = static_cast<size_t>(filter.top_k);
   const bool has_top_k = filter.top_k > 0 && k <= ordered.size();
+  std::vector<uint64_t> masses = {0};  // of the largest logits
+  for (float x : ordered) masses.push_back(masses.back() + weight_of(x, highest, scale));
   uint64_t total = 0;
   for (float x : ordered) {
     if (filter.share_of & kOfMinP && x < lowest) continue;
@@ -195,10 +197,10 @@ inline int64_t kept_best(const std::vector<float>& logits, const std::vector<flo
   int64_t best = -1;
   for (size_t v = 0; v < logits.size(); ++v) {
     if (!(sums[v] > (best < 0 ? -INFINITY : sums[best])) || logits[v] < lowest) continue;
-    size_t above = 0;
-    uint64_t mass = 0;
-    for (; above < ordered.size() && ordered[above] > logits[v]; ++above)
-      mass += weight_of(ordered[above], highest, scale);
+    const auto first_not_larger =
+        std::lower_bound(ordered.begin(), ordered.end(), logits[v], std::greater<float>());
+    const size_t above = static_cast<size_t>(first_not_larger - ordered.begin());
+    const uint64_t mass = masses[above];
     if (has_top_k && above >= k) continue;
     const bool within =
         static_cast<double>(mass) < static_cast<double>(filter.top_p) * static_cast<double>(total);
