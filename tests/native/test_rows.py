@@ -14,6 +14,7 @@ from iet.marks.keys import KeyTable
 from iet.native import cuda, reference, rows
 from iet.native.filters import FILTER, filter_of
 from iet.native.rows import LEFT_ALONE, ContextTables, FreeRows, SequenceRows
+from tests.support.conditions import needs_native
 from tests.support.cuda_cases import QueuedOps, bits, expected, random_logits
 from tests.support.cuda_on_host import empty_caches, launches
 from tests.support.keys import key_table
@@ -36,7 +37,13 @@ class Reader:
         return made
 
 
-@pytest.fixture(params=["the CPU", "compiled for the CPU", "interpreted PTX"])
+@pytest.fixture(
+    params=[
+        pytest.param("the CPU", marks=needs_native),
+        "compiled for the CPU",
+        "interpreted PTX",
+    ]
+)
 def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     if request.param == "the CPU":
         yield Reader(request.param, lambda: 0)
