@@ -102,7 +102,7 @@ IET_HD Choice choose_kept(const Row& row, const Filter& filter, float highest, f
     const float above = next_above(choice.logit);
     if (is_kept(above)) break;
     const Choice next = row.best(larger(lowest, above));
-    if (next.id == choice.id) break;  // where the smallest numbers count as 0
+    if (next.id == choice.id) break;  // if the smallest numbers count as 0
     choice = next;
   }
   return choice;
