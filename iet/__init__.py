@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from iet.decoding import topology
     from iet.generation import agents
     from iet.generation.free import FreeTokens
+    from iet.generation.selection import Selection, select
     from iet.generation.transformers import LogitsProcessor, WatermarkingConfig
     from iet.generation.waterfall import WaterfallLogitsProcessor
     from iet.marks.published import PublishedIndex
@@ -65,6 +66,7 @@ __all__ = [
     "Scheme",
     "SchemeMismatch",
     "Segment",
+    "Selection",
     "ShapeError",
     "TokenizerMismatch",
     "VerificationError",
@@ -81,6 +83,7 @@ __all__ = [
     "positions",
     "score_spans",
     "score_tokens",
+    "select",
     "topology",
 ]
 
@@ -93,8 +96,10 @@ _LAZY = {  # name -> the module that defines it
     "PublishedIndex": "iet.marks.published",
     "Report": "iet.report",
     "Segment": "iet.report",
+    "Selection": "iet.generation.selection",
     "WaterfallLogitsProcessor": "iet.generation.waterfall",
     "WatermarkingConfig": "iet.generation.transformers",
+    "select": "iet.generation.selection",
 }
 _MODULES = {
     "agents": "iet.generation.agents",
