@@ -9,6 +9,7 @@ keyed score, too; here the choice is exactly unbiased although candidates share 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import weakref
@@ -117,7 +118,13 @@ class TextChooser:
         opened = _opened.setdefault(registry, {})
         if profile.id not in opened:
             opened[profile.id] = registry.open_tokenizer(profile.id)
-        self.tokenizer = opened[profile.id]
+        self._tokenizer = opened[profile.id]
+
+    @functools.cached_property
+    def special_tokens(self) -> frozenset[str]:
+        """The profile's tokens that are no text, such as the end of an answer."""
+        backend = self._tokenizer.backend
+        return frozenset(str(backend.id_to_token(token)) for token in self._tokenizer.special_ids)
 
     def choose(
         self,
@@ -155,7 +162,7 @@ class TextChooser:
         totals = dict.fromkeys(distinct, 0.0)
         for label, weight in zip(labels, weights, strict=True):
             totals[label] += weight
-        encodings = self.tokenizer.encode_batch([text, *(text + option for option, _ in distinct)])
+        encodings = self._tokenizer.encode_batch([text, *(text + option for option, _ in distinct)])
         ids_so_far, *ids = [encoding.token_ids for encoding in encodings]
         tree = _Tree(ids, self._keys, list(totals.values()), self._generator(text, distinct))
         winner = tree.winner()

@@ -1,0 +1,149 @@
+"""What hosted APIs can do for a mark, and which requests it can keep."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from iet.errors import InputError, check_number, shown
+
+Mark = Literal["select", "walk"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Provider:
+    """What an API can do, as its documentation says.
+
+    Attributes:
+        summary: for messages and documentation.
+        many: whether one request returns several candidates (`n`). Else each candidate is a request.
+        continued: fields of a chat request that continues its last message; None: chats are not continued.
+        prefix: fields of that message.
+        completions: whether prompts are completed as they are, without a chat template.
+        log_probs: whether log-probabilities of the likeliest tokens are returned, before temperature.
+        unfiltered: fields that turn off the server's own filters, which log-probabilities do not show.
+    """
+
+    summary: str
+    many: bool = True
+    continued: Mapping[str, Any] | None = None
+    prefix: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    completions: bool = False
+    log_probs: bool = False
+    unfiltered: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+_FINAL = {"continue_final_message": True, "add_generation_prompt": False}
+_TOP_P = {"top_p": 1.0}
+
+PROVIDERS: Mapping[str, Provider] = {
+    "vllm": Provider(
+        "n, continuation of chats and prompts, log-probabilities",
+        continued=_FINAL,
+        completions=True,
+        log_probs=True,
+        unfiltered={**_TOP_P, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0},
+    ),
+    "sglang": Provider(
+        "n, continuation of chats and prompts, log-probabilities",
+        continued=_FINAL,
+        completions=True,
+        log_probs=True,
+        unfiltered={**_TOP_P, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0},
+    ),
+    "llama.cpp": Provider(
+        "n, continuation of chats and prompts, log-probabilities",
+        continued=_FINAL,
+        completions=True,
+        log_probs=True,
+        unfiltered={**_TOP_P, "top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0},
+    ),
+    "deepseek": Provider(
+        "continuation of chats (base URL of the beta), log-probabilities; no n",
+        many=False,
+        continued={},
+        prefix={"prefix": True},
+        log_probs=True,
+        unfiltered=_TOP_P,
+    ),
+    "mistral": Provider(
+        "n, continuation of chats; no log-probabilities", continued={}, prefix={"prefix": True}
+    ),
+    "together": Provider(
+        "n, continuation of prompts, log-probabilities; no continuation of chats",
+        completions=True,
+        log_probs=True,
+        unfiltered={**_TOP_P, "top_k": 0, "repetition_penalty": 1.0},
+    ),
+    "openai": Provider("n; no continuation"),
+    "gemini": Provider("candidates by separate requests; no continuation", many=False),
+    "anthropic": Provider(
+        "candidates by separate requests; no continuation (from Claude 4.6 on), no log-probabilities",
+        many=False,
+    ),
+}
+"""What the APIs of these providers can do. A provider that is not listed is described by a `Provider`."""
+
+_HIDDEN = {"top_p": 1, "min_p": 0, "frequency_penalty": 0, "presence_penalty": 0, "repetition_penalty": 1}
+"""Fields whose effect log-probabilities do not show, with the value that has none."""
+
+_NOT_TEXT = ("tools", "functions", "logprobs", "top_logprobs", "audio", "echo", "suffix", "best_of")
+"""Fields that ask for something beside one text that is generated from left to right."""
+
+
+def named(provider: object) -> tuple[str, Provider]:
+    """Return a provider and its name for messages, or raise an InputError."""
+    if isinstance(provider, Provider):
+        return "the provider", provider
+    if not isinstance(provider, str) or provider not in PROVIDERS:
+        raise InputError(
+            f"provider: got {shown(provider)}, expected one of {', '.join(PROVIDERS)}, or a Provider"
+        )
+    return provider, PROVIDERS[provider]
+
+
+def checked(request: object, mark: Mark) -> dict[str, Any]:
+    """Return the fields of a request, or raise an InputError for one that the mark cannot keep."""
+    if not isinstance(request, Mapping):
+        raise InputError(f"request: got {type(request).__name__}, expected a JSON object")
+    ours = ("stream", "stream_options", "model")
+    body = {name: value for name, value in request.items() if value is not None and name not in ours}
+    if ("messages" in body) == ("prompt" in body):
+        raise InputError("request: expected one of messages and prompt")
+    messages = body.get("messages", [{"role": "user"}])
+    if not isinstance(messages, list) or not messages or not all(isinstance(m, Mapping) for m in messages):
+        raise InputError(f"messages: got {shown(messages)}, expected a list of messages")
+    if messages[-1].get("role") == "assistant":
+        raise InputError("messages: the last one is the assistant's, expected one that it answers")
+    if not isinstance(body.get("prompt", ""), str):
+        raise InputError(f"prompt: got {type(body['prompt']).__name__}, expected a text")
+    for name in _NOT_TEXT:
+        if body.get(name):
+            raise InputError(f"{name}: got some, expected none: such an answer is not marked")
+    if body.get("response_format", {"type": "text"}) != {"type": "text"}:
+        raise InputError(f"response_format: got {shown(body['response_format'])}, expected text")
+    if body.pop("n", 1) != 1:
+        raise InputError(f"n: got {shown(request['n'])}, expected 1: candidates are drawn for the mark")
+    for name in ("max_tokens", "max_completion_tokens"):
+        check_number(name, body.get(name, 1), 1)
+    if "seed" in body:
+        check_number("seed", body["seed"], 0)
+    check_number("temperature", body.get("temperature", 1.0), 0, 100, integer=False)
+    for name in ("temperature", "top_p"):
+        if not body.get(name, 1):
+            raise InputError(f"{name}: got 0, expected above 0: equal candidates carry no mark")
+    if body.get("top_k") == 1:
+        raise InputError("top_k: got 1, expected more: equal candidates carry no mark")
+    stop = body.get("stop", [])
+    stops = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stops, list) or not all(isinstance(text, str) and text for text in stops):
+        raise InputError(f"stop: got {shown(stop)}, expected texts that are not empty")
+    if mark == "walk":
+        for name, value in [*_HIDDEN.items(), ("logit_bias", {})]:
+            if body.pop(name, value) != value:
+                raise InputError(
+                    f"{name}: got {shown(request[name])}, expected none with mark 'walk': log-probabilities"
+                    " do not show its effect (mark 'select' keeps it)"
+                )
+    return body
