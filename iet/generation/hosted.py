@@ -1,4 +1,4 @@
-"""Mark the text of models behind an OpenAI-compatible API, which show no logits.
+"""Mark the text of models that an OpenAI-compatible API serves without their logits.
 
     model = HostedModel("http://127.0.0.1:8000/v1", "smollm2", registry, provider="vllm")
     answer = model.write("planner", {"messages": [{"role": "user", "content": "Plan a garden."}]})
@@ -41,7 +41,7 @@ _END = re.compile(r"<[|｜].*[|｜]>|</s>|<eos>|<end_of_turn>")
 
 @dataclasses.dataclass
 class Usage:
-    """What an answer cost.
+    """The cost of an answer.
 
     Attributes:
         requests: to the provider.
@@ -86,7 +86,7 @@ class _Draft:
 
 
 class HostedModel:
-    """A model behind an API, whose answers are marked for agents of a registry.
+    """A hosted model whose answers are marked for agents of a registry.
 
     Args:
         base_url: of the API, such as "https://api.deepseek.com/beta".
@@ -243,7 +243,7 @@ class _Call:
         (draft,) = await self._drafts(1, min(self._model.chunk_tokens, self._limit - self._count))
         if draft.text and not draft.tokens:
             raise IetError(f"{self._model.name}: got an answer without log-probabilities")
-        kept = ""
+        accepted = ""
         for count, token in enumerate(draft.tokens, 1):
             chosen = token.text
             weights = self._weights(token)
@@ -253,23 +253,23 @@ class _Call:
             if chosen in weights and not self._is_free(count - 1):
                 ends = [self._is_end(text) for text in weights]
                 texts = ["" if end else text for text, end in zip(weights, ends, strict=True)]
-                chosen = list(weights)[await self._choose(kept, texts, list(weights.values()), ends)]
+                chosen = list(weights)[await self._choose(accepted, texts, list(weights.values()), ends)]
             if self._is_end(chosen):
-                return self._extend(self._text + kept, count, "stop")
-            kept += chosen
-            whole, is_cut = self._cut(kept)
+                return self._extend(self._text + accepted, count, "stop")
+            accepted += chosen
+            full_text, is_cut = self._cut(accepted)
             if is_cut or chosen != token.text:
-                return self._extend(whole, count, "stop" if is_cut else None)
-        whole, is_cut = self._cut(draft.text)
-        if not (is_cut or draft.text.startswith(kept)):
+                return self._extend(full_text, count, "stop" if is_cut else None)
+        full_text, is_cut = self._cut(draft.text)
+        if not (is_cut or draft.text.startswith(accepted)):
             raise IetError(f"{self._model.name}: the tokens of an answer do not spell its text")
-        return self._extend(whole, len(draft.tokens), "stop" if is_cut else draft.reason)
+        return self._extend(full_text, max(1, len(draft.tokens)), "stop" if is_cut else draft.reason)
 
     def _weights(self, token: _Token) -> dict[str, float]:
         """Return the weights of the tokens that the key may choose among, whatever token was drawn.
 
-        APIs return the drawn token beside the likeliest ones, or instead of the last of them. So only the
-        first `TOP_TOKENS` - 1 are known in any case.
+        APIs return the drawn token in addition to the likeliest ones, or instead of the last of them. So only
+        the first `TOP_TOKENS` - 1 are known in any case.
         """
         likeliest = sorted(token.top.items(), key=lambda item: -item[1])[: TOP_TOKENS - 1]
         temperature = self._body.get("temperature", 1.0)
@@ -284,10 +284,10 @@ class _Call:
         return token in self._chooser.special_tokens or _END.fullmatch(token) is not None
 
     async def _choose(
-        self, kept: str, options: Sequence[str], weights: Sequence[float], ended: Sequence[bool]
+        self, accepted: str, options: Sequence[str], weights: Sequence[float], ended: Sequence[bool]
     ) -> int:
-        """Return the index of the chosen continuation of the text so far and of `kept`."""
-        text = self._text + kept
+        """Return the index of the chosen continuation of the text so far and of `accepted`."""
+        text = self._text + accepted
         return (await asyncio.to_thread(self._chooser.choose, text, options, weights, ended)).index
 
     def _cut(self, text: str) -> tuple[str, bool]:
@@ -295,18 +295,20 @@ class _Call:
 
         A stop string may begin in the text so far, in the end that is held back.
         """
-        whole, begin = self._text + text, max(0, len(self._text) - max(map(len, self._stops), default=0))
-        positions = [position for stop in self._stops if (position := whole.find(stop, begin)) >= 0]
-        return whole[: min(positions, default=len(whole))], bool(positions)
+        full_text, begin = self._text + text, max(0, len(self._text) - max(map(len, self._stops), default=0))
+        positions = [position for stop in self._stops if (position := full_text.find(stop, begin)) >= 0]
+        return full_text[: min(positions, default=len(full_text))], bool(positions)
 
-    def _extend(self, whole: str, tokens: int, reason: str | None) -> None:
+    def _extend(self, full_text: str, tokens: int, reason: str | None) -> None:
         """Set the text so far, and show it but for an end that may be the beginning of a stop string."""
-        self._text = whole
+        self._text = full_text
         self._count += tokens
         self.answer.finish_reason = "length" if reason is None and self._count >= self._limit else reason
-        begun = [n for stop in self._stops for n in range(1, len(stop)) if whole.endswith(stop[:n])]
-        held = 0 if self.answer.finish_reason else max(begun, default=0)
-        self.answer.text = whole[: len(whole) - held]
+        prefix_lengths = [
+            n for stop in self._stops for n in range(1, len(stop)) if full_text.endswith(stop[:n])
+        ]
+        num_held = 0 if self.answer.finish_reason else max(prefix_lengths, default=0)
+        self.answer.text = full_text[: len(full_text) - num_held]
 
     async def _drafts(self, count: int, tokens: int) -> list[_Draft]:
         """Return drafts of what follows, and add what they cost.
@@ -358,8 +360,8 @@ class _Call:
             text = message.get("content") or ""
             if not text and (message.get("reasoning_content") or message.get("reasoning")):
                 raise IetError(f"{self._model.name}: the model reasons before it answers; turn that off")
-            # llama.cpp returns the message with the part that was continued.
-            text = text.removeprefix(self._text) if self._text else text
+            if self._model.provider.echoes:
+                text = text.removeprefix(self._text)
         else:
             text = choice["text"]
         reason = choice.get("finish_reason") or "stop"

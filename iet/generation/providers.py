@@ -1,4 +1,4 @@
-"""What hosted APIs can do for a mark, and which requests it can keep."""
+"""The abilities of hosted APIs, and the requests whose answers can be marked."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ Mark = Literal["select", "walk"]
 
 @dataclasses.dataclass(frozen=True)
 class Provider:
-    """What an API can do, as its documentation says.
+    """The abilities of an API, as its documentation states them.
 
     Attributes:
         summary: for messages and documentation.
         many: whether one request returns several candidates (`n`). Else each candidate is a request.
         continued: fields of a chat request that continues its last message; None: chats are not continued.
         prefix: fields of that message.
+        echoes: whether the answer to such a request begins with the continued message.
         completions: whether prompts are completed as they are, without a chat template.
         log_probs: whether log-probabilities of the likeliest tokens are returned, before temperature.
         unfiltered: fields that turn off the server's own filters, which log-probabilities do not show.
@@ -29,6 +30,7 @@ class Provider:
     many: bool = True
     continued: Mapping[str, Any] | None = None
     prefix: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    echoes: bool = False
     completions: bool = False
     log_probs: bool = False
     unfiltered: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -55,6 +57,7 @@ PROVIDERS: Mapping[str, Provider] = {
     "llama.cpp": Provider(
         "n, continuation of chats and prompts, log-probabilities",
         continued=_FINAL,
+        echoes=True,
         completions=True,
         log_probs=True,
         unfiltered={**_TOP_P, "top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0},

@@ -1,6 +1,6 @@
 """Mark text without logits: choose among candidates by the scores that an audit will read.
 
-A model behind an API shows no logits, but it writes several candidates. The scores of their tokens depend on
+A hosted model shows no logits, but it writes several candidates. The scores of their tokens depend on
 the agent's key alone, so choosing by score marks the text, and `iet.Auditor` reads the mark as any other.
 WaterMax (Giboulot and Furon, arXiv 2403.04808) and Bahri and Wieting (arXiv 2410.02099) choose drafts by a
 keyed score, too; here the choice is exactly unbiased although candidates share tokens (see `TextChooser`).
