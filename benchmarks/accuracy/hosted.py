@@ -36,7 +36,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from scipy.stats import chi2_contingency
@@ -50,12 +50,14 @@ from iet.audit import smollm2
 from iet.audit.metrics import coverage, token_accuracy, token_labels
 from iet.errors import InputError
 from iet.generation.hosted import HostedModel
+from iet.generation.providers import Mark
 from iet.service.credentials import add_token
 
 AGENTS = ("planner", "researcher", "critic", "editor")
 MARKS = ("none", "select", "walk")
 LENGTHS = (64, 100, 128, 150, 200, 300, 400)
 AT_ONCE = 8
+CANDIDATES = 8
 UNFILTERED = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
 """Turns off filters that llama.cpp's server and vLLM apply by default."""
 
@@ -242,10 +244,11 @@ def read(cell: Cell, written: dict[str, Any], registry: iet.Registry) -> dict[st
     """Return the figures of a cell."""
     tokenizer = registry.open_tokenizer()
     tokens = sum(len(tokenizer.encode(text).token_ids) for text in written["texts"])
+    uncounted = cell.engine == "llama.cpp" and cell.mark == "select"  # its `usage` is that of one candidate
     row: dict[str, Any] = {
         **dataclasses.asdict(cell),
         "tokens_a_turn": tokens / len(written["texts"]),
-        "price": written["generated"] / tokens,
+        "price": written["generated"] * (CANDIDATES if uncounted else 1) / tokens,
         "prompt_price": written["prompts"] / tokens,
         "seconds_a_token": written["seconds"] / tokens,
     }
@@ -392,7 +395,7 @@ def run(options: Any, line: Any) -> None:
         registry_of(work / "team.json")
     registry = iet.Registry.load(work / "team.json")
     keys = {name: add_token(work / "keys.txt", name) for name in AGENTS}
-    conversations, turns, answers = (1, 4, 32) if options.quick else (3, 8, 800)
+    conversations, turns, answers = (1, 4, 32) if options.quick else (2, 8, 600)
     temperatures, lengths = ((1.0,), (24,)) if options.quick else ((0.7, 1.0), (100, 200))
     cells = [
         Cell(options.engine, mark, temperature, tokens, conversations, turns)
