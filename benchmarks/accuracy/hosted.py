@@ -199,9 +199,9 @@ async def law_answers(
             model,
             registry,
             provider=engine,
-            mark=mark,
+            mark=cast(Mark, mark),
             candidates=4,
-            chunk_tokens=2,  # type: ignore[arg-type]
+            chunk_tokens=2,
             free=iet.FreeTokens(0, 0.0),
             timeout=600,
         )
