@@ -56,6 +56,15 @@ def test_marking_with_transformers(capsys: pytest.CaptureFixture[str]) -> None:
     assert int(rows[-1][2]) == end
 
 
+def test_a_hosted_team(capsys: pytest.CaptureFixture[str]) -> None:
+    for package in ("openai", "fastapi", "uvicorn"):
+        pytest.importorskip(package)
+    output = printed("hosted_team.py", capsys)
+    rows = re.findall(r"^(\d+)  +(\d+)-(\d+)  +\d+-\d+  +(\S+)", output, re.MULTILINE)
+    assert [agent for *_, agent in rows] == ["planner", "critic"]
+    assert "planner: select, 15 requests, 8.0 generated tokens" in output
+
+
 def test_auditing_a_folder(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyarrow")
     output = printed("audit_folder.py", capsys)

@@ -6,7 +6,7 @@
 SmolLM2-135M-Instruct is served by vLLM on the CPU or by llama.cpp's server, without our processor. Four
 agents answer questions through `iet.service.hosted`, eight requests at once, `select` (m = 8, L = 16) and
 `walk` (L = 8), both by default. Their answers of at most 100 or 200 tokens are joined in turns and read by
-`iet.Auditor`, which is not told how they were marked.
+`iet.Auditor` without a hint how they were marked.
 
 * TokenAcc: share of tokens that get their agent in forced choice; coverage and precision: of the labels at
   level 0.01.
@@ -284,7 +284,7 @@ def read(cell: Cell, written: dict[str, Any], registry: iet.Registry) -> dict[st
 
 
 def _found_after(registry: iet.Registry, tokenizer: Any, agent: str, text: str) -> list[Any]:
-    """Return the number of tokens, and the first of `LENGTHS` after which the agent is found, or None."""
+    """Return the number of tokens, and the first of `LENGTHS` that is enough to find the agent, or None."""
     encoding = tokenizer.encode(text)
     for length in LENGTHS:
         if length > len(encoding.token_ids):
@@ -301,7 +301,7 @@ def _summary(values: Sequence[float | None]) -> Any:
 
 
 def power(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the share of texts of an agent in which it is found after N tokens, by mark and temperature."""
+    """Return the share of an agent's texts that N tokens are enough for, by mark and temperature."""
     groups: dict[tuple[str, str, float], list[Any]] = collections.defaultdict(list)
     for row in rows:
         if row["mark"] != "none":
