@@ -231,8 +231,9 @@ def law(first: Sequence[str], second: Sequence[str]) -> dict[str, float]:
     counts = collections.Counter(first) + collections.Counter(second)
     common = [text for text, count in counts.items() if count >= 10]
     rows = [[texts.count(text) for text in common] for texts in (list(first), list(second))]
-    for row, texts in zip(rows, (first, second), strict=True):
-        row.append(len(texts) - sum(row))
+    rare = [len(texts) - sum(row) for row, texts in zip(rows, (first, second), strict=True)]
+    if any(rare):
+        rows = [[*row, count] for row, count in zip(rows, rare, strict=True)]
     test = chi2_contingency(np.array(rows))
     return {"texts": len(first), "unmarked": len(second), "kinds": len(common), "p": float(test.pvalue)}
 

@@ -162,11 +162,12 @@ class HostedModel:
         return asyncio.run(self._write(agent, request, session))
 
     async def _write(self, agent: str, request: Mapping[str, Any], session: str | None) -> Answer:
-        answer = Answer()
-        async for answer in self.stream(agent, request, session):  # noqa: B007  the last one is whole
-            pass
-        await self._clients.pop(asyncio.get_running_loop()).close()
-        return answer
+        try:
+            return [answer async for answer in self.stream(agent, request, session)][-1]
+        finally:
+            client = self._clients.pop(asyncio.get_running_loop(), None)
+            if client is not None:
+                await client.close()
 
     async def stream(
         self, agent: str, request: Mapping[str, Any], session: str | None = None
@@ -187,9 +188,10 @@ class HostedModel:
             openai.APIError: the provider refuses or does not answer, after the retries.
             IetError: the provider's answer is not what it should be.
 
-        A character that the end of a draft splits is drawn again. The stream ends with an answer that has a `finish_reason`. Text that could be the beginning of a stop
-        string is held back. With `select`, m·T tokens are generated for T tokens of an answer; with `walk`
-        about L/(1 + R)·T, if the key agrees with R tokens of a draft on average.
+        The stream ends with an answer that has a `finish_reason`. Text that could be the beginning of a stop
+        string is held back. A character that the end of a draft splits is drawn again. With `select`, m·T
+        tokens are generated for T tokens of an answer; with `walk` about L/(1 + R)·T, if the key agrees with
+        R tokens of a draft on average.
         """
         call = _Call(self, agent, request, session)
         while call.answer.finish_reason is None:

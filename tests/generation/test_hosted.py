@@ -66,7 +66,7 @@ def test_the_unchanged_auditor_names_the_agent(
 ) -> None:
     with hosted(chain(200, 0.3, 0.0), registry, mark=mark) as (model, _):
         answer = model.write("critic", {**request_, "max_tokens": 300})
-    assert iet.Auditor(registry).audit(answer.text).found == ("critic",)
+    assert iet.Auditor(registry, level=1e-4).audit(answer.text).found == ("critic",)
     assert answer.finish_reason == "length"
 
 
@@ -213,8 +213,8 @@ def test_with_a_seed_candidates_differ_and_repeat(registry: iet.Registry) -> Non
 def test_a_session_marks_with_its_own_key(registry: iet.Registry) -> None:
     with hosted(chain(200, 0.3, 0.0), registry, mark="walk") as (model, _):
         answer = model.write("writer", {**ASK, "max_tokens": 300}, "run-7")
-    assert iet.Auditor(registry, sessions=["run-7"]).audit(answer.text).found == ("writer",)
-    assert iet.Auditor(registry).audit(answer.text).found == ()
+    assert iet.Auditor(registry, level=1e-4, sessions=["run-7"]).audit(answer.text).found == ("writer",)
+    assert iet.Auditor(registry, level=1e-4).audit(answer.text).found == ()
 
 
 def test_a_request_that_fails_is_tried_again(registry: iet.Registry) -> None:

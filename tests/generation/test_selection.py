@@ -51,20 +51,20 @@ def written(registry: iet.Registry, agent: str, chunks: int, seed: int, **option
 
 
 def test_the_unchanged_auditor_names_the_agent_and_no_other(registry: iet.Registry) -> None:
-    report = iet.Auditor(registry).audit(written(registry, "critic", 40, 1))
+    report = iet.Auditor(registry, level=1e-4).audit(written(registry, "critic", 40, 1))
     assert report.found == ("critic",)
 
 
 def test_a_session_is_found_only_with_its_id(registry: iet.Registry) -> None:
     text = written(registry, "critic", 40, 2, session="run-7")
-    assert iet.Auditor(registry).audit(text).found == ()
-    assert iet.Auditor(registry, sessions=["run-7"]).audit(text).found == ("critic",)
+    assert iet.Auditor(registry, level=1e-4).audit(text).found == ()
+    assert iet.Auditor(registry, level=1e-4, sessions=["run-7"]).audit(text).found == ("critic",)
 
 
 def test_the_mark_of_a_fourier_profile_is_found() -> None:
     registry = iet.Registry.create(None, tokenizer="iet:demo")
     registry.add_many(["planner", "critic"])
-    report = iet.Auditor(registry).audit(written(registry, "planner", 60, 3))
+    report = iet.Auditor(registry, level=1e-4).audit(written(registry, "planner", 60, 3))
     assert report.found == ("planner",)
 
 

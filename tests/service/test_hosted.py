@@ -64,7 +64,7 @@ def test_a_client_gets_an_ordinary_answer_with_the_mark_of_its_agent(
     with served(tmp_path, monkeypatch, mark=mark) as (client, registry, server):
         answer = client.ask("/v1/chat/completions", ASK).json
     text = answer["choices"][0]["message"]["content"]
-    assert iet.Auditor(registry).audit(text).found == ("critic",)
+    assert iet.Auditor(registry, level=1e-4).audit(text).found == ("critic",)
     assert (answer["object"], answer["model"]) == ("chat.completion", "writer")
     assert answer["usage"]["total_tokens"] > 200
     assert all("vllm_xargs" not in request["body"] for request in server.requests)
@@ -107,7 +107,7 @@ def test_another_agents_name_is_refused_and_a_session_is_used(
         ).json
     assert refused.status == 403
     text = answer["choices"][0]["message"]["content"]
-    assert iet.Auditor(registry, sessions=["run-7"]).audit(text).found == ("critic",)
+    assert iet.Auditor(registry, level=1e-4, sessions=["run-7"]).audit(text).found == ("critic",)
     assert "run-7" in (tmp_path / "sessions.txt").read_text()
 
 
@@ -230,5 +230,5 @@ def test_litellms_proxy_marks_a_hosted_model_by_the_same_hook(
             answer = Client(gateway, client.token).ask("/v1/chat/completions", asked).json
             streamed = Client(gateway, client.token).ask("/v1/chat/completions", {**asked, "stream": True})
     text = answer["choices"][0]["message"]["content"]
-    assert iet.Auditor(registry).audit(text).found == ("critic",)
+    assert iet.Auditor(registry, level=1e-4).audit(text).found == ("critic",)
     assert streamed.body.decode().rstrip().endswith("data: [DONE]")
