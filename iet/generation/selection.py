@@ -28,6 +28,8 @@ from iet.native.texts import Texts
 _SIMULATED = 1023
 """Number of drawn keys that a sum of scores is ranked among."""
 
+_TAIL = 256  # characters
+
 _opened: weakref.WeakKeyDictionary[Registry, dict[str, Tokenizer]] = weakref.WeakKeyDictionary()
 """Tokenizers of profiles by id: opening one takes longer than a choice."""
 
@@ -162,12 +164,25 @@ class TextChooser:
         totals = dict.fromkeys(distinct, 0.0)
         for label, weight in zip(labels, weights, strict=True):
             totals[label] += weight
-        encodings = self._tokenizer.encode_batch([text, *(text + option for option, _ in distinct)])
-        ids_so_far, *ids = [encoding.token_ids for encoding in encodings]
+        ids_so_far, *ids = self._token_ids(text, [option for option, _ in distinct])
         tree = _Tree(ids, self._keys, list(totals.values()), self._generator(text, distinct))
         winner = tree.winner()
         unchanged = _common_length(ids_so_far, ids[winner])
         return Selection(labels.index(distinct[winner]), float(tree.scores[winner][unchanged:].sum()))
+
+    def _token_ids(self, text: str, options: Sequence[str]) -> list[Int64s]:
+        """Return the tokens of the text, and of the text with each option.
+
+        Only the end of a long text is tokenized with every option, if it has the same tokens by itself.
+        """
+        blank = text.find(" ", max(0, len(text) - _TAIL))
+        tail = text[blank:] if blank > 0 else text
+        encodings = self._tokenizer.encode_batch([text, tail, *(tail + option for option in options)])
+        ids, tail_ids, *rest = [encoding.token_ids for encoding in encodings]
+        head = ids[: len(ids) - len(tail_ids)]
+        if np.array_equal(ids[len(head) :], tail_ids):
+            return [ids, *(np.concatenate([head, part]) for part in rest)]
+        return [ids, *(e.token_ids for e in self._tokenizer.encode_batch([text + o for o in options]))]
 
     def _generator(self, text: str, options: Sequence[tuple[str, bool]]) -> np.random.Generator:
         """Return the draws of a choice, which depend on the key, the text and the options."""

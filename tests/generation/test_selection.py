@@ -169,3 +169,18 @@ def test_no_secret_is_shown(registry: iet.Registry) -> None:
     chooser = TextChooser(registry, "planner")
     assert subkey.hex() not in repr(vars(chooser))
     assert "KeyTable(names" in repr(vars(chooser)["_keys"])
+
+
+def test_a_long_text_is_tokenized_as_a_reader_does(registry: iet.Registry) -> None:
+    rng = np.random.default_rng(8)
+    chooser, tokenizer = TextChooser(registry, "planner"), registry.open_tokenizer()
+    for text in (
+        "".join(draft(rng) for _ in range(12)),
+        "x" * 600,
+        "a" + " " * 400,
+        "\n" * 300 + " a b" * 90,
+    ):
+        options = [draft(rng), ".", "  a", "\n\nb"]
+        ids = chooser._token_ids(text, options)
+        expected = [tokenizer.encode(text + option).token_ids for option in ("", *options)]
+        assert all(np.array_equal(one, another) for one, another in zip(ids, expected, strict=True))
