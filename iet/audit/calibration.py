@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from iet.audit.auditor import Auditor
 from iet.audit.corpus import CORPUS_ENDS, corpus_files, read_corpus
 from iet.audit.evidence import activity_log_p
 from iet.audit.power_curves import Entropy, Expected, advice, entropy_of, plan, plan_table, t_quantile
+from iet.audit.simulation import FREE_FIRST, FREE_RATE, MOST_NATS, NATIVE, MarkName, Method, marked_scores
 from iet.decoding import log_activity
 from iet.decoding.activity import BLOCK
 from iet.errors import InputError, check_number
@@ -33,6 +35,7 @@ __all__ = [
     "advice",
     "corpus_files",
     "entropy_of",
+    "marked_scores",
     "null",
     "null_table",
     "plan",
@@ -51,17 +54,8 @@ KEYS = (1, 6, 100, 10_000)
 SHORT_TEXT = 200
 """Tokens from which on the European code of practice asks free text to be marked."""
 
-FREE_FIRST, FREE_RATE = 8, 0.05
-"""The default free tokens of `iet.FreeTokens`, which stands above this module."""
-
-UNCERTAIN_NATS = 2.5
 SHORTEST = 2 * BLOCK
 """Number of tokens from which `power` searches."""
-
-_CANDIDATES = 256
-MOST_NATS = 5.5
-"""Just below log 256, the entropy of that many tokens where all are alike."""
-
 
 # ---------------------------------------------------------------- power
 
@@ -79,6 +73,8 @@ class Power:
         most: maximum number of tokens that was tried.
         tokens: number of agents in the registry -> number of tokens; None: more than `most`.
         in_short: number of agents -> share of texts of `SHORT_TEXT` tokens that it is found in.
+        method: how the text is marked.
+        generated: tokens that the model generates for each token of the text.
     """
 
     family: str
@@ -89,6 +85,8 @@ class Power:
     most: int
     tokens: dict[int, int | None]
     in_short: dict[int, float]
+    method: Method = NATIVE
+    generated: float = 1.0
 
 
 def power(
@@ -102,6 +100,9 @@ def power(
     texts: int = 400,
     draws: int = 1 << 16,
     seed: int = 0,
+    mark: MarkName = "native",
+    candidates: int = 8,
+    chunk_tokens: int = 16,
     progress: Callable[[str], object] = lambda _: None,
 ) -> list[Power]:
     """Return how many tokens one agent must have written to be found, by simulation of scores.
@@ -112,7 +113,7 @@ def power(
     model. As in `Auditor`, the agent is found if the p-value of its key (`iet.evidence.activity_log_p`),
     corrected for the number of keys, is at most `level`. All tokens are the agent's, and no
     pair repeats. In family "gumbel" the first 8 tokens and 5 % of the others are free, as engines leave them
-    by default (`iet.FreeTokens`).
+    by default (`iet.FreeTokens`), except with `select`.
 
     Args:
         entropies: H in nats per token, above 0, at most 5.5.
@@ -124,13 +125,16 @@ def power(
         texts: number of texts simulated for each length, at least 1.
         draws: number of scores that the texts are drawn from, a multiple of 16.
         seed: of every draw, an int of at least 0.
+        mark: "native", by the engine; "select" or "walk", by `iet.generation.hosted`, in family "gumbel" alone.
+        candidates, chunk_tokens: m, 2 to 128, and L, 1 to 4096, of "select".
         progress: called with a line before each family, κ and entropy.
 
     Raises:
         InputError: a number is out of range.
 
-    Deterministic. Some seconds per row.
+    Deterministic. Some seconds per row; longer for many candidates or long chunks.
     """
+    method = Method(mark, candidates, chunk_tokens)
     check_number("seed", seed, 0)
     for name, value in (("level", level), ("share", share)):
         if not 0 < value < 1:
@@ -147,41 +151,47 @@ def power(
     if max(entropies) > MOST_NATS:
         raise InputError(f"entropies: got {max(entropies)!r}, expected at most {MOST_NATS} nats")
     rows = []
-    strengths = {name: (law.kappa,) if law.chooses else kappas for name, law in FAMILIES.items()}
+    laws = {name: FAMILIES[name] for name in method.families}
+    strengths = {name: (law.kappa,) if law.chooses else kappas for name, law in laws.items()}
     for family, kappa in ((name, kappa) for name in strengths for kappa in strengths[name]):
         for entropy in entropies:
             progress(f"{family}, κ {kappa:g}, {entropy:g} nats")
             rng = np.random.default_rng(
                 [seed, FAMILIES[family].code, round(1e6 * kappa), round(1e6 * entropy)]
             )
-            pool = marked_scores(family, kappa, entropy, rng, draws)
+            text = _Text(method, family, kappa, entropy, rng, draws)
             bounds = {count: log_p_of_one(level, count) for count in keys}
             tokens = {
-                count: _tokens_needed(pool, family, bound, share, most, texts, rng)
-                for count, bound in bounds.items()
+                count: _tokens_needed(text, bound, share, most, texts) for count, bound in bounds.items()
             }
-            short = _log_p(pool, family, SHORT_TEXT, texts, rng)
+            short = text.log_p(SHORT_TEXT, texts)
             in_short = {count: float((short <= bound).mean()) for count, bound in bounds.items()}
-            rows.append(Power(family, kappa, entropy, level, share, most, tokens, in_short))
+            figures = (tokens, in_short, method, method.generated(entropy))
+            rows.append(Power(family, kappa, entropy, level, share, most, *figures))
     return rows
 
 
 def power_table(rows: Sequence[Power]) -> str:
     """Return the rows as a Markdown table, with a line above that says what it shows."""
     keys, row = list(rows[0].tokens), rows[0]
+    is_hosted = row.method.mark != "native"
     lines = [
         f"Tokens of one agent after which it is found in {row.share:.0%} of texts at level {row.level:g},"
         " by the number of agents in the registry; and the share of texts of"
-        f" {SHORT_TEXT} tokens in which it is found, in the same order.",
+        f" {SHORT_TEXT} tokens in which it is found, in the same order."
+        + is_hosted
+        * f" Mark: {row.method}; price: tokens generated per token of text.",
         "",
         "| family, κ | nats per token | "
         + " | ".join(f"{count:,} agent{'s' * (count > 1)}" for count in keys)
-        + f" | found in {SHORT_TEXT} tokens |",
-        "|" + " --- |" * (3 + len(keys)),
+        + f" | found in {SHORT_TEXT} tokens |"
+        + is_hosted * " price |",
+        "|" + " --- |" * (3 + len(keys) + is_hosted),
     ]
     for row in rows:
         cells = [tokens_needed(count, row.most) for count in row.tokens.values()]
         cells.append(" · ".join(f"{share:.0%}" for share in row.in_short.values()))
+        cells += [f"{row.generated:.2g}"] * is_hosted
         lines.append(f"| {family_name(row)} | {row.entropy:g} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -198,87 +208,44 @@ def tokens_needed(count: int | None, most: int) -> str:
     return f"≤ {count:,}" if count == SHORTEST else f"{count:,}"
 
 
-def marked_scores(
-    family: str, kappa: float, entropy: float, rng: np.random.Generator, draws: int = 1 << 16
-) -> Float64s:
-    """Return scores of tokens drawn with a mark, [draws], in text of `entropy` nats (see `power`)."""
-    nats = max(entropy, UNCERTAIN_NATS)
-    uncertain = rng.random(draws) < entropy / nats
-    # Sixteen draws from each distribution. The arrays are large, so work in place.
-    logits = (_slope(nats, rng) * rng.normal(size=(draws // 16, _CANDIDATES)))[:, None]
-    shape = draws // 16, 16, _CANDIDATES
-    law = FAMILIES[family]
-    if law.chooses:
-        certain = law.draw(rng, draws, 0.0)
-        noise = rng.random(shape)
-        tilted = _log_of_exponential(noise.copy())
-        np.subtract(logits, tilted, out=tilted)
-        chosen = tilted.argmax(axis=2).ravel()
-        scores = -np.log1p(-noise.reshape(draws, _CANDIDATES)[np.arange(draws), chosen])
-    else:
-        scores_of = law.draw(rng, shape, 0.0)
-        certain = law.draw(rng, draws, 0.0)
-        noise = _log_of_exponential(rng.random(shape))
-        tilted = kappa * scores_of
-        tilted += logits
-        tilted -= noise
-        chosen = tilted.argmax(axis=2).ravel()
-        scores = scores_of.reshape(draws, _CANDIDATES)[np.arange(draws), chosen]
-    return np.where(uncertain, scores, certain)
-
-
-def _log_of_exponential(uniform: Float64s) -> Float64s:
-    """Return log(-log(u)) in the array that holds u."""
-    for function in (np.log, np.negative, np.log):
-        function(uniform, out=uniform)
-    return uniform
-
-
-def _slope(nats: float, rng: np.random.Generator) -> float:
-    """Return s so that softmax(s·z), z standard normal, has `nats` of entropy on average."""
-    z = rng.normal(size=(400, _CANDIDATES))
-    low, high = 0.0, 20.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        log_q = middle * z - np.log(np.exp(middle * z).sum(axis=1, keepdims=True))
-        low, high = (middle, high) if -(np.exp(log_q) * log_q).sum(axis=1).mean() > nats else (low, middle)
-    return low
-
-
 def log_p_of_one(level: float, keys: int) -> float:
     """Return the log p-value of one key at which the text's, 1 - (1 - p)^K, reaches a level."""
     return math.log(-math.expm1(math.log1p(-level) / keys))
 
 
-def _tokens_needed(
-    pool: Float64s,
-    family: str,
-    bound: float,
-    share: float,
-    most: int,
-    texts: int,
-    rng: np.random.Generator,
-) -> int | None:
+class _Text:
+    """Simulated texts of one agent."""
+
+    def __init__(
+        self, method: Method, family: str, kappa: float, entropy: float, rng: np.random.Generator, draws: int
+    ) -> None:
+        self._method, self._law, self._rng = method, FAMILIES[family], rng
+        self._pool = functools.cache(functools.partial(method.scores, family, kappa, entropy, rng, draws))
+
+    def log_p(self, tokens: int, texts: int) -> Float64s:
+        """Return the log p-values of the key that wrote texts of `tokens` tokens, [texts]."""
+        chunk = self._method.chunk(tokens)
+        pool = self._pool(chunk)
+        chunks = pool[self._rng.integers(0, len(pool), (-(-tokens // chunk), texts))]
+        scores = chunks.swapaxes(1, 2).reshape(-1, texts)[:tokens]
+        if self._law.chooses and self._method.mark != "select":
+            is_free = self._rng.random(scores.shape) < FREE_RATE
+            is_free[:FREE_FIRST] = True
+            scores = np.where(is_free, self._law.draw(self._rng, scores.shape, 0.0), scores)
+        edges = np.arange(0, tokens, BLOCK)
+        counts = np.diff(np.append(edges, tokens)).astype(np.float64)
+        sums = np.add.reduceat(scores, edges, axis=0)
+        return activity_log_p(log_activity(sums, counts, self._law), tokens, self._law)
+
+
+def _tokens_needed(text: _Text, bound: float, share: float, most: int, texts: int) -> int | None:
     count = SHORTEST
     while count <= most:
         rounded = -(-count // BLOCK) * BLOCK
-        if (_log_p(pool, family, rounded, texts, rng) <= bound).mean() >= share:
+        if (text.log_p(rounded, texts) <= bound).mean() >= share:
             return rounded
         count = max(count + BLOCK, int(count * 1.12))
     return None
-
-
-def _log_p(pool: Float64s, family: str, tokens: int, texts: int, rng: np.random.Generator) -> Float64s:
-    """Return the log p-values of the key that wrote texts of `tokens` tokens, [texts]."""
-    scores = pool[rng.integers(0, len(pool), (tokens, texts))]
-    if FAMILIES[family].chooses:
-        is_free = rng.random(scores.shape) < FREE_RATE
-        is_free[:FREE_FIRST] = True
-        scores = np.where(is_free, FAMILIES[family].draw(rng, scores.shape, 0.0), scores)
-    edges = np.arange(0, tokens, BLOCK)
-    counts = np.diff(np.append(edges, tokens)).astype(np.float64)
-    sums = np.add.reduceat(scores, edges, axis=0)
-    return activity_log_p(log_activity(sums, counts, FAMILIES[family]), tokens, FAMILIES[family])
 
 
 # ---------------------------------------------------------------- null

@@ -19,12 +19,14 @@ import functools
 import json
 import math
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from iet.audit import simulation
+from iet.audit.simulation import NATIVE, MarkName, Method
 from iet.errors import InputError, check_number
 from iet.marks.families import FAMILIES
 from iet.native.arrays import Float64s
@@ -69,6 +71,8 @@ class Expected:
         iou: mean intersection over union of the agents, in the same form.
         coverage: share of tokens that are attributed at level 0.01 where text may stay unattributed.
         outside: what of the question lies outside of what was measured, in words; empty where nothing does.
+        method: how the text is marked.
+        generated: tokens that the model generates for each token of the text.
     """
 
     family: str
@@ -77,6 +81,8 @@ class Expected:
     iou: tuple[float, float, float] | None
     coverage: tuple[float, float, float] | None
     outside: tuple[str, ...] = ()
+    method: Method = NATIVE
+    generated: float = 1.0
 
 
 def plan(
@@ -85,6 +91,9 @@ def plan(
     turn_tokens: int | Sequence[int],
     *,
     families: Sequence[str] | None = None,
+    mark: MarkName = "native",
+    candidates: int = 8,
+    chunk_tokens: int = 16,
 ) -> list[Expected]:
     """Return what is to be expected of the agents' turns, a row for each family, the best first.
 
@@ -98,18 +107,23 @@ def plan(
             top-p, above 0; or what `entropy_of` gives.
         agents: number of agents with keys, at least 2.
         turn_tokens: tokens of each turn, or of all; at least 1.
-        families: some of those that the package has curves of; None: all of them.
+        families: some of those that the package has curves of; None: all of them. "select" and "walk" have
+            "gumbel" alone.
+        mark, candidates, chunk_tokens: as in `power`.
 
     Raises:
         InputError: an argument is out of range.
 
-    Deterministic. Microseconds: nothing is simulated.
+    Deterministic. Microseconds for "native" marks: nothing is simulated. For "select" and "walk" I is
+    simulated, in about a second, and the curve is that of native marks.
     """
     table = _table()
-    names = list(table["errors"]) if families is None else list(dict.fromkeys(families))
-    unknown = [family for family in names if family not in table["errors"]]
+    method = Method(mark, candidates, chunk_tokens)
+    measured = [family for family in table["errors"] if family in method.families]
+    names = measured if families is None else list(dict.fromkeys(families))
+    unknown = [family for family in names if family not in measured]
     if unknown or not names:
-        raise InputError(f"families: got {families!r}, expected some of {list(table['errors'])}")
+        raise InputError(f"families: got {families!r}, expected some of {measured}")
     check_number("agents", agents, 2)
     if isinstance(entropy, Entropy):
         nats = (entropy.nats, entropy.low, entropy.high)
@@ -124,7 +138,7 @@ def plan(
     if not lengths:
         raise InputError("turn_tokens: got none, expected the tokens of at least one turn")
     length = sum(tokens * tokens for tokens in lengths) / sum(lengths)
-    rows = [_expected(table, family, nats, agents, length) for family in names]
+    rows = [_expected(table, method, family, nats, agents, length) for family in names]
     return sorted(rows, key=lambda row: -(row.token_accuracy or (-1.0,))[0])
 
 
@@ -132,7 +146,7 @@ def advice(rows: Sequence[Expected]) -> str:
     """Say which family to take, from rows of `plan`."""
     measured_rows = [row for row in rows if row.token_accuracy is not None]
     if len(rows) < 2:
-        return "One family was asked for: nothing is compared."
+        return "One family: nothing is compared."
     if len(measured_rows) < len(rows):
         return "No advice: not every family lies inside of what was measured."
     (first, second), note = measured_rows[:2], " (it takes sampling: for greedy decoding take fourier)"
@@ -148,9 +162,12 @@ def advice(rows: Sequence[Expected]) -> str:
 
 def plan_table(rows: Sequence[Expected]) -> str:
     """Return the rows as a Markdown table, what lies outside of the measured range, and the advice."""
+    row = rows[0]
     lines = [
         "Expected of decoder `posterior`. In brackets: the worst and the best result in measured settings"
-        " that the estimate was not fitted to. Coverage: share of tokens attributed at level 0.01.",
+        " that the estimate was not fitted to. Coverage: share of tokens attributed at level 0.01."
+        + (row.method.mark != "native")
+        * f" Mark: {row.method}; tokens generated per token of text: {row.generated:.2g}.",
         "",
         "| family | nats of evidence a turn | " + " | ".join(FIGURES.values()) + " |",
         "|" + " --- |" * (2 + len(FIGURES)),
@@ -278,24 +295,40 @@ def _table() -> Any:
 
 
 def _expected(
-    table: Mapping[str, Any], family: str, entropy: tuple[float, float, float], agents: int, length: float
+    table: Mapping[str, Any],
+    method: Method,
+    family: str,
+    entropy: tuple[float, float, float],
+    agents: int,
+    length: float,
 ) -> Expected:
-    outside = tuple(_outside(table, family, entropy, agents, length))
-    nats = length * information(table, family, entropy[0])
+    def evidence(h: float) -> float:
+        if method.mark == "native":
+            return length * information(table, family, h)
+        return length * simulation.information(method, h, length)
+
+    outside = tuple(_outside(table, family, entropy, agents, length, evidence))
+    nats = evidence(entropy[0])
     predicted: dict[str, tuple[float, float, float] | None] = dict.fromkeys(FIGURES)
     if not outside:
-        lowest, highest = (length * information(table, family, h) for h in entropy[1:])
+        lowest, highest = map(evidence, entropy[1:])
         for name in FIGURES:
             values = [at(table, family, agents, x, name) for x in (nats, lowest, highest)]
             mean, low, high = (float("nan") if value is None else value for value in values)
             below, above = table["errors"][family][name]
             low, high = low + below * spread(low), high + above * spread(high)
             predicted[name] = (mean, min(mean, max(0.0, low)), max(mean, min(1.0, high)))
-    return Expected(family, nats, **predicted, outside=outside)
+    generated = method.generated(entropy[0])
+    return Expected(family, nats, **predicted, outside=outside, method=method, generated=generated)
 
 
 def _outside(
-    table: Mapping[str, Any], family: str, entropy: tuple[float, float, float], agents: int, length: float
+    table: Mapping[str, Any],
+    family: str,
+    entropy: tuple[float, float, float],
+    agents: int,
+    length: float,
+    evidence: Callable[[float], float],
 ) -> Iterator[str]:
     measured = [curve for curve in table["curves"] if curve["family"] == family]
     points, tokens = table["information"]["entropy"], table["turn_tokens"]
@@ -307,7 +340,7 @@ def _outside(
         yield f"{text_of} nats per token (measured: {points[0]:.3g} to {points[-1]:.3g})"
     if not tokens[0] <= length <= tokens[1]:
         yield f"turns of {length:.0f} tokens (measured: {tokens[0]:g} to {tokens[1]:g})"
-    reach = [length * information(table, family, h) for h in entropy]
+    reach = [evidence(h) for h in entropy]
     low = max(curve["nats"][0] for curve in measured)
     high = min(curve["nats"][-1] for curve in measured)
     inside = [curve for curve in measured if curve["agents"] == agents]

@@ -8,8 +8,9 @@ import itertools
 import json
 import pathlib
 import sys
-from typing import Any
+from typing import Any, get_args
 
+from iet.audit.simulation import MOST_CANDIDATES, MOST_CHUNK_TOKENS, MarkName, Method
 from iet.cli.options import Commands, add_registry, load_registry
 from iet.cli.progress import progress
 from iet.cli.texts import decoded, read_bytes
@@ -43,6 +44,15 @@ def add(commands: Commands) -> None:
         " family to take; needs --agents, --turn-tokens, and --entropy or --text",
     )
     _add_plan(calibrate)
+    calibrate.add_argument(
+        "--mark",
+        choices=get_args(MarkName),
+        help="mark of --power and --plan: an engine's, or one for models behind an API (default: native)",
+    )
+    calibrate.add_argument(
+        "--candidates", type=int, metavar="M", help="drafts that --mark select chooses from (default: 8)"
+    )
+    calibrate.add_argument("--chunk-tokens", type=int, metavar="L", help="tokens of a draft (default: 16)")
     calibrate.add_argument("--level", type=float, help="level of --power (default: 0.01)")
     calibrate.add_argument(
         "--registries", type=int, help="drawn registries for each text of --null, 1 to 100000 (default: 20)"
@@ -87,6 +97,7 @@ def _add_plan(calibrate: argparse.ArgumentParser) -> None:
 
 
 _MOST_TOKENS = 1_000_000
+_OF_SELECT = (("candidates", 2, MOST_CANDIDATES), ("chunk_tokens", 1, MOST_CHUNK_TOKENS))
 _OF_PLAN = ("entropy", "text", "model", "temperature", "agents", "turn_tokens", "family")
 
 
@@ -99,10 +110,34 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
             parser.error("--level goes with --power; --plan knows what is attributed at 0.01")
     elif plan_options:
         parser.error(f"--{plan_options[0].replace('_', '-')} goes with --plan")
+    _check_mark(parser, arguments)
     if not arguments.null and any(option is not None for option in of_null):
         parser.error("--registries, --profile, --tokenizer and --registry go with --null")
     if arguments.null is not None and arguments.level is not None:
         parser.error("--level goes with --power; --null counts at 0.01, 0.001 and 0.0001")
+
+
+def _check_mark(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    if arguments.null is not None and arguments.mark is not None:
+        parser.error("--mark goes with --power and --plan; the null model knows no mark")
+    if arguments.mark is not None:
+        families = Method(arguments.mark).families
+        if arguments.family not in (None, "all", *families):
+            parser.error(f"--mark {arguments.mark} goes with --family {' or '.join(families)}")
+    for name, low, high in _OF_SELECT:
+        flag, value = f"--{name.replace('_', '-')}", getattr(arguments, name)
+        if value is None:
+            continue
+        if arguments.mark != "select":
+            parser.error(f"{flag} goes with --mark select")
+        if not low <= value <= high:
+            parser.error(f"{flag}: got {value}, expected an int from {low} to {high}")
+
+
+def _marked(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `power` and `plan` that say how text is marked."""
+    names = ("mark", *(name for name, _, _ in _OF_SELECT))
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
 def _check_plan(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
@@ -131,6 +166,7 @@ def _plan(arguments: argparse.Namespace) -> int:
         arguments.agents,
         range(lengths[0], lengths[-1] + 1),
         families=None if arguments.family in (None, "all") else [arguments.family],
+        **_marked(arguments),
     )
     take = calibrate.advice(rows)
     content = {"families": [dataclasses.asdict(row) for row in rows], "advice": take}
@@ -162,9 +198,14 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     if arguments.power:
         level = 0.01 if arguments.level is None else arguments.level
         began = itertools.count()
-        with progress("calibrating", len(calibrate.ENTROPIES) * (len(calibrate.KAPPAS) + 1)) as move:
+        is_native = arguments.mark in (None, "native")
+        series = 1 + is_native * len(calibrate.KAPPAS)
+        with progress("calibrating", len(calibrate.ENTROPIES) * series) as move:
             rows = calibrate.power(
-                level=level, seed=arguments.seed, progress=lambda line: move(line, next(began))
+                level=level,
+                seed=arguments.seed,
+                **_marked(arguments),
+                progress=lambda line: move(line, next(began)),
             )
         content: Any = [dataclasses.asdict(row) for row in rows]
         text = calibrate.power_table(rows)
