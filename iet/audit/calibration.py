@@ -15,7 +15,8 @@ from iet.audit.auditor import Auditor
 from iet.audit.corpus import CORPUS_ENDS, corpus_files, read_corpus
 from iet.audit.evidence import activity_log_p
 from iet.audit.power_curves import Entropy, Expected, advice, entropy_of, plan, plan_table, t_quantile
-from iet.audit.simulation import FREE_FIRST, FREE_RATE, MOST_NATS, NATIVE, MarkName, Method, marked_scores
+from iet.audit.simulation import FREE_FIRST, FREE_RATE, MOST_NATS, NATIVE, MarkName, Method
+from iet.audit.simulation import marked_scores as marked_scores
 from iet.decoding import log_activity
 from iet.decoding.activity import BLOCK
 from iet.errors import InputError, check_number
@@ -35,7 +36,6 @@ __all__ = [
     "advice",
     "corpus_files",
     "entropy_of",
-    "marked_scores",
     "null",
     "null_table",
     "plan",
@@ -125,7 +125,7 @@ def power(
         texts: number of texts simulated for each length, at least 1.
         draws: number of scores that the texts are drawn from, a multiple of 16.
         seed: of every draw, an int of at least 0.
-        mark: "native", by the engine; "select" or "walk", by `iet.generation.hosted`, in family "gumbel" alone.
+        mark: "native", by the engine; "select" or "walk", by `iet.generation.hosted`, in "gumbel" alone.
         candidates, chunk_tokens: m, 2 to 128, and L, 1 to 4096, of "select".
         progress: called with a line before each family, κ and entropy.
 
