@@ -191,7 +191,7 @@ def power_table(rows: Sequence[Power]) -> str:
     for row in rows:
         cells = [tokens_needed(count, row.most) for count in row.tokens.values()]
         cells.append(" · ".join(f"{share:.0%}" for share in row.in_short.values()))
-        cells += [f"{row.generated:.2g}"] * is_hosted
+        cells += [f"{row.generated:.3g}"] * is_hosted
         lines.append(f"| {family_name(row)} | {row.entropy:g} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

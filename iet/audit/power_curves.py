@@ -167,7 +167,7 @@ def plan_table(rows: Sequence[Expected]) -> str:
         "Expected of decoder `posterior`. In brackets: the worst and the best result in measured settings"
         " that the estimate was not fitted to. Coverage: share of tokens attributed at level 0.01."
         + (row.method.mark != "native")
-        * f" Mark: {row.method}; tokens generated per token of text: {row.generated:.2g}.",
+        * f" Mark: {row.method}; tokens generated per token of text: {row.generated:.3g}.",
         "",
         "| family | nats of evidence a turn | " + " | ".join(FIGURES.values()) + " |",
         "|" + " --- |" * (2 + len(FIGURES)),

@@ -59,7 +59,6 @@ class Method:
         mark: "native": by the engine; "select" and "walk": by `iet.generation.hosted`.
         candidates: m, the number of drafts of "select", 2 to 128.
         chunk_tokens: L, the tokens of a draft of "select", 1 to 4096.
-
     """
 
     mark: MarkName = "native"
@@ -73,11 +72,9 @@ class Method:
         check_number("chunk_tokens", self.chunk_tokens, 1, MOST_CHUNK_TOKENS)
 
     def __str__(self) -> str:
-        if self.mark == "select":
-            return f"select among {self.candidates} candidates of {self.chunk_tokens} tokens"
-        return (
-            f"walk among {_WALK_TOKENS} tokens, drafts of {_WALK_DRAFT}" if self.mark == "walk" else "native"
-        )
+        walk = f"walk among {_WALK_TOKENS} tokens, drafts of {_WALK_DRAFT}"
+        select = f"select among {self.candidates} candidates of {self.chunk_tokens} tokens"
+        return {"native": "native", "walk": walk, "select": select}[self.mark]
 
     @property
     def families(self) -> tuple[str, ...]:
