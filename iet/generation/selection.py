@@ -8,6 +8,7 @@ keyed score, too; here the choice is exactly unbiased although candidates share 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -19,10 +20,10 @@ import numpy as np
 
 from iet.errors import InputError, shown
 from iet.generation.sessions import keys_of_rows
-from iet.marks.keys import KeyTable
+from iet.marks.families import Family
 from iet.marks.registry import Registry
 from iet.marks.tokenizer import Tokenizer
-from iet.native.arrays import Float64s, Int64s
+from iet.native.arrays import Bools, Float64s, Int64s
 from iet.native.texts import Texts
 
 _SIMULATED = 1023
@@ -146,8 +147,8 @@ class TextChooser:
         the fork is the quantile of the winners' values at the rank of that minimum, so that forks decide
         independently. If no two options share a token, this is argmax log F(S_i)/w_i.
 
-        Two things are only nearly exact. Two branches may hold the same pair of context and token, which has
-        one score. And scores of options that were not chosen may return in a later choice.
+        A pair of context and token that stands in two branches has one score, so it is left out of both. Only
+        scores of options that were not chosen, which may return in a later choice, are not accounted for.
 
         Args:
             text: the text so far.
@@ -165,10 +166,37 @@ class TextChooser:
         for label, weight in zip(labels, weights, strict=True):
             totals[label] += weight
         ids_so_far, *ids = self._token_ids(text, [option for option, _ in distinct])
-        tree = _Tree(ids, self._keys, list(totals.values()), self._generator(text, distinct))
-        winner = tree.winner()
+        scores, counted = self._scores(ids)
+        rng, family = self._generator(text, distinct), self._keys.profile.family
+        winner = Tree(ids, scores, counted, list(totals.values()), family, rng).winner()
         unchanged = _common_length(ids_so_far, ids[winner])
-        return Selection(labels.index(distinct[winner]), float(tree.scores[winner][unchanged:].sum()))
+        return Selection(labels.index(distinct[winner]), float(scores[winner][unchanged:].sum()))
+
+    def _scores(self, ids: Sequence[Int64s]) -> tuple[list[Float64s], list[Bools]]:
+        """Return the scores of each option, 0 if not scored or repeated, and which of them are counted.
+
+        A pair of context and token in several branches has one score, which would couple them. The prefix
+        that all options share is no part of the choice.
+        """
+        keys, n_gram = self._keys, self._keys.profile.scheme.n_gram
+        texts = Texts.of(ids, n_gram)
+        times = keys.times_before(texts)
+        numbers, repeated = keys.pairs(texts)
+        is_fresh = (numbers >= 0) & ~repeated
+        scores = np.where(is_fresh, keys.scores(texts, 1, times)[:, 0], 0.0)
+        shared = _common_length(*ids)
+        prefixes = collections.defaultdict[tuple[bytes, int], set[bytes]](set)
+        pairs = list[tuple[int, tuple[bytes, int]]]()
+        for start, end in zip(texts.starts.tolist(), texts.ends.tolist(), strict=True):
+            for j in (start + shared + np.flatnonzero(is_fresh[start + shared : end])).tolist():
+                pair = texts.ids[j + 1 - n_gram : j + 1].tobytes(), 0 if times is None else int(times[j])
+                prefixes[pair].add(texts.ids[start + shared : j + 1].tobytes())
+                pairs.append((j, pair))
+        counted = np.zeros(len(scores), np.bool_)
+        for j, pair in pairs:
+            counted[j] = len(prefixes[pair]) == 1
+        spans = [slice(*span) for span in zip(texts.starts.tolist(), texts.ends.tolist(), strict=True)]
+        return [scores[span] for span in spans], [counted[span] for span in spans]
 
     def _token_ids(self, text: str, options: Sequence[str]) -> list[Int64s]:
         """Return the tokens of the text, and of the text with each option.
@@ -191,36 +219,34 @@ class TextChooser:
         return np.random.default_rng(list(hashlib.blake2b(content, key=key, person=b"iet select").digest()))
 
 
-class _Tree:
+class Tree:
     """Options as a tree of their tokens, with their scores under the key and under simulated keys.
 
     Args:
         ids: tokens [T_i] of each option, with the text before it.
-        keys: of one row.
+        scores: [T_i] of each option.
+        counted: bool [T_i] of each option, the tokens whose scores take part in the choice. Their scores are
+            independent, unless they are the same token of the same prefix.
         weights: of the options.
+        family: law of the scores.
         rng: draws the scores under simulated keys, and breaks ties.
-
-    Attributes:
-        scores: float64 [T_i] of each option, 0 if a token is not scored or repeats earlier evidence.
     """
 
     def __init__(
-        self, ids: Sequence[Int64s], keys: KeyTable, weights: Sequence[float], rng: np.random.Generator
+        self,
+        ids: Sequence[Int64s],
+        scores: Sequence[Float64s],
+        counted: Sequence[Bools],
+        weights: Sequence[float],
+        family: Family,
+        rng: np.random.Generator,
     ) -> None:
-        self._ids, self._weights, self._rng = ids, weights, rng
-        self._family = keys.profile.family
-        texts = Texts.of(ids, keys.profile.scheme.n_gram)
-        numbers, repeated = keys.pairs(texts)
-        is_fresh = (numbers >= 0) & ~repeated
-        scores = np.where(is_fresh, keys.scores(texts, 1)[:, 0], 0.0)
-        spans = list(zip(texts.starts.tolist(), texts.ends.tolist(), strict=True))
-        self.scores = [scores[start:end] for start, end in spans]
-        self._is_fresh = [is_fresh[start:end] for start, end in spans]
+        self._ids, self._scores, self._counted = ids, scores, counted
+        self._weights, self._family, self._rng = weights, family, rng
 
     def winner(self) -> int:
         """Return the index of the chosen option."""
-        shared = _common_length(*self._ids)  # no part of the choice
-        return int(self._winners(list(range(len(self._ids))), shared)[1])
+        return self._winners(list(range(len(self._ids))), 0)[1]
 
     def _winners(self, options: list[int], start: int) -> tuple[Float64s, int]:
         """Return the value of a branch under all keys [1 + simulated], and the winner under the first."""
@@ -247,9 +273,9 @@ class _Tree:
 
     def _sums(self, option: int, start: int, end: int) -> Float64s:
         """Return the sum of an option's scores in `[start, end)`, under the key and the simulated keys."""
-        count = int(self._is_fresh[option][start:end].sum())
-        drawn = self._family.draw(self._rng, (count, _SIMULATED), 0.0).sum(axis=0)
-        return np.append(self.scores[option][start:end].sum(), drawn)
+        counted = self._counted[option][start:end]
+        drawn = self._family.draw(self._rng, (int(counted.sum()), _SIMULATED), 0.0).sum(axis=0)
+        return np.append(self._scores[option][start:end][counted].sum(), drawn)
 
     def _ranks(self, values: Float64s) -> Float64s:
         """Return the rank of each value in (0, 1): uniform for every column, ties included."""

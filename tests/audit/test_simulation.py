@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import types
 from typing import Any
 
 import numpy as np
@@ -45,20 +44,6 @@ def test_certain_text_and_tokens_outside_of_the_likeliest_carry_no_mark() -> Non
     assert scores.mean() == pytest.approx(expected, abs=0.04)
 
 
-class Keys:
-    """Stands for a `KeyTable` of one row, with the scores that a test drew."""
-
-    def __init__(self, scores: list[np.ndarray[Any, Any]]) -> None:
-        self._scores = np.concatenate([np.append(0.0, part) for part in scores])  # a gap before each text
-        self.profile = types.SimpleNamespace(family=GUMBEL, scheme=types.SimpleNamespace(n_gram=1))
-
-    def pairs(self, texts: object) -> tuple[Any, Any]:
-        return np.zeros(len(self._scores), np.int64), np.zeros(len(self._scores), np.bool_)
-
-    def scores(self, texts: object, threads: int) -> Any:
-        return self._scores[:, None]
-
-
 @pytest.mark.parametrize("entropy", [0.25, 1.0])
 def test_the_choice_carries_as_much_as_that_of_select(entropy: float) -> None:
     rng, count = np.random.default_rng(3), 300
@@ -70,8 +55,9 @@ def test_the_choice_carries_as_much_as_that_of_select(entropy: float) -> None:
     for text in range(count):
         _, first, counts = np.unique(prefixes[-1, text], return_index=True, return_counts=True)
         drafts = [prefixes[:, text, i] for i in first]
-        keys: Any = Keys([scores[:, text, i] for i in first])
-        winner = selection._Tree(drafts, keys, counts.astype(float).tolist(), rng).winner()
+        parts = [scores[:, text, i] for i in first]
+        counted = [np.ones(len(part), np.bool_) for part in parts]
+        winner = selection.Tree(drafts, parts, counted, counts.astype(float).tolist(), GUMBEL, rng).winner()
         differences.append(sums[text, chosen[text]] - sums[text, first[winner]])
     shift = float((sums[np.arange(count), chosen] - 16).mean())
     error = float(np.std(differences)) / math.sqrt(count)
