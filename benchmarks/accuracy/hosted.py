@@ -13,7 +13,8 @@ agents answer questions through `iet.service.hosted`, eight requests at once, `s
 * found after N tokens: the answers of one agent in one conversation, cut after N tokens of the profile.
 * price: tokens that the provider generated for each token of an answer; requests a token; and the seconds of
   a token over those of unmarked answers of the same server at the same load.
-* law: answers of four tokens under many keys, against unmarked ones of the same server (chi-square).
+* law: the first two words of answers of four tokens in chunks of two (m = 4), each under another key, against
+  those of unmarked answers of the same server (chi-square).
 
 DIR keeps the texts, so that a run resumes. Rows of the other engine stay in the results.
 """
@@ -227,7 +228,8 @@ def _plain(url: str, body: dict[str, Any]) -> str:
 
 
 def law(first: Sequence[str], second: Sequence[str]) -> dict[str, float]:
-    """Compare two samples of texts: texts that are rarer than ten in both together count as one."""
+    """Compare the first two words of two samples of texts: those that are rarer than ten count as one."""
+    first, second = ([" ".join(text.split()[:2]) for text in texts] for texts in (first, second))
     counts = collections.Counter(first) + collections.Counter(second)
     common = [text for text, count in counts.items() if count >= 10]
     rows = [[texts.count(text) for text in common] for texts in (list(first), list(second))]
@@ -376,7 +378,7 @@ def markdown(rows: Sequence[dict[str, Any]], laws: Sequence[dict[str, Any]], com
                     "mark": "{mark}",
                     "marked": "{texts}",
                     "unmarked": "{unmarked}",
-                    "kinds of texts": "{kinds}",
+                    "frequent beginnings": "{kinds}",
                     "p": "{p:.2g}",
                 },
             ),
@@ -397,10 +399,10 @@ def run(options: Any, line: Any) -> None:
     registry = iet.Registry.load(work / "team.json")
     keys = {name: add_token(work / "keys.txt", name) for name in AGENTS}
     conversations, turns, answers = (1, 4, 32) if options.quick else (2, 8, 600)
-    temperatures, lengths = ((1.0,), (24,)) if options.quick else ((0.7, 1.0), (100, 200))
+    lengths = (24,) if options.quick else (100, 200)
     cells = [
         Cell(options.engine, mark, temperature, tokens, conversations, turns)
-        for temperature in temperatures
+        for temperature in options.temperatures
         for tokens in lengths
         for mark in MARKS
     ]
@@ -457,6 +459,7 @@ def main() -> int:
     line.add_argument("--work", type=pathlib.Path, required=True, help="folder that keeps the texts")
     line.add_argument("--llama-server", type=pathlib.Path, help="program llama-server")
     line.add_argument("--gguf", type=pathlib.Path, help="SmolLM2-135M-Instruct as GGUF, for llama.cpp")
+    line.add_argument("--temperatures", type=float, nargs="+", default=[0.7, 1.0])
     line.add_argument("--quick", action="store_true", help="check in minutes that it runs")
     options = line.parse_args()
     return exit_code(lambda: run(options, line))
