@@ -3,7 +3,7 @@
 A hosted model shows no logits, but it writes several candidates. The scores of their tokens depend on
 the agent's key alone, so choosing by score marks the text, and `iet.Auditor` reads the mark as any other.
 WaterMax (Giboulot and Furon, arXiv 2403.04808) and Bahri and Wieting (arXiv 2410.02099) choose drafts by a
-keyed score, too; here the choice is exactly unbiased although candidates share tokens (see `TextChooser`).
+keyed score, too; here the choice stays unbiased although candidates share tokens (see `TextChooser`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from iet.marks.registry import Registry
 from iet.marks.tokenizer import Tokenizer
 from iet.native.arrays import Bools, Float64s, Int64s
 from iet.native.texts import Texts
+
+MAX_CANDIDATES = 128
 
 _SIMULATED = 1023
 """Number of drawn keys that a sum of scores is ranked among."""
@@ -79,7 +81,7 @@ def select(
         The index of the candidate, of equal ones the first, and its score.
 
     Raises:
-        InputError: there are no candidates, one is empty or no text, `before` is no text, or the id is
+        InputError: there are no candidates or more than 128, one is empty or no text, `before` is no text, or the id is
             invalid.
         RegistryError: the agent is unknown.
         TokenizerMismatch: the profile's tokenizer cannot be opened.
@@ -93,6 +95,8 @@ def select(
         raise InputError(f"candidates: got {type(candidates).__name__}, expected a list of texts")
     if not len(candidates):
         raise InputError("candidates: got none, expected at least one text")
+    if len(candidates) > MAX_CANDIDATES:
+        raise InputError(f"candidates: got {len(candidates)}, expected at most {MAX_CANDIDATES}")
     for number, text in enumerate(candidates):
         if not isinstance(text, str) or not text:
             raise InputError(f"candidates[{number}]: got {shown(text)}, expected a text that is not empty")
@@ -147,8 +151,9 @@ class TextChooser:
         the fork is the quantile of the winners' values at the rank of that minimum, so that forks decide
         independently. If no two options share a token, this is argmax log F(S_i)/w_i.
 
-        A pair of context and token that stands in two branches has one score, so it is left out of both. Only
-        scores of options that were not chosen, which may return in a later choice, are not accounted for.
+        A pair of context and token that stands in two branches has one score, so it is left out of both. Two
+        things are not exact: the value of a fork is a quantile among 1,024 values, which include its own, and
+        scores of options that were not chosen may return in a later choice.
 
         Args:
             text: the text so far.
@@ -185,16 +190,20 @@ class TextChooser:
         is_fresh = (numbers >= 0) & ~repeated
         scores = np.where(is_fresh, keys.scores(texts, 1, times)[:, 0], 0.0)
         shared = _common_length(*ids)
-        prefixes = collections.defaultdict[tuple[bytes, int], set[bytes]](set)
+        nodes: dict[tuple[int, int], int] = {}  # (node before, token) -> node of the tree
+        nodes_of = collections.defaultdict[tuple[bytes, int], set[int]](set)
         pairs = list[tuple[int, tuple[bytes, int]]]()
         for start, end in zip(texts.starts.tolist(), texts.ends.tolist(), strict=True):
-            for j in (start + shared + np.flatnonzero(is_fresh[start + shared : end])).tolist():
-                pair = texts.ids[j + 1 - n_gram : j + 1].tobytes(), 0 if times is None else int(times[j])
-                prefixes[pair].add(texts.ids[start + shared : j + 1].tobytes())
-                pairs.append((j, pair))
+            node = -1
+            for j in range(start + shared, end):
+                node = nodes.setdefault((node, int(texts.ids[j])), len(nodes))
+                if is_fresh[j]:
+                    pair = texts.ids[j + 1 - n_gram : j + 1].tobytes(), 0 if times is None else int(times[j])
+                    nodes_of[pair].add(node)
+                    pairs.append((j, pair))
         counted = np.zeros(len(scores), np.bool_)
         for j, pair in pairs:
-            counted[j] = len(prefixes[pair]) == 1
+            counted[j] = len(nodes_of[pair]) == 1
         spans = [slice(*span) for span in zip(texts.starts.tolist(), texts.ends.tolist(), strict=True)]
         return [scores[span] for span in spans], [counted[span] for span in spans]
 
