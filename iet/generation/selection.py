@@ -81,8 +81,8 @@ def select(
         The index of the candidate, of equal ones the first, and its score.
 
     Raises:
-        InputError: there are no candidates or more than 128, one is empty or no text, `before` is no text, or the id is
-            invalid.
+        InputError: there are no or more than 128 candidates, one is empty or no text, `before` is no text, or
+            the id is invalid.
         RegistryError: the agent is unknown.
         TokenizerMismatch: the profile's tokenizer cannot be opened.
 
