@@ -11,7 +11,10 @@ changes the distribution of text. The extra `hosted` installs the client.
 from __future__ import annotations
 
 import asyncio
+import collections
 import dataclasses
+import json
+import logging
 import math
 import re
 import secrets
@@ -19,12 +22,11 @@ import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, get_args
 
-import httpx
 import numpy as np
 import openai
 
 from iet.errors import IetError, InputError, check_number, shown
-from iet.generation.free import FreeTokens, request_key
+from iet.generation.free import FreeTokens, request_key, warn_of_limit
 from iet.generation.providers import Mark, Provider, checked, named
 from iet.generation.selection import TextChooser
 from iet.marks.registry import Registry
@@ -35,6 +37,8 @@ MAX_TOKENS = 4096
 TOP_TOKENS = 20
 """Number of log-probabilities that `walk` asks for; APIs return at most 20."""
 
+
+_LOG = logging.getLogger(__name__)
 
 _END = re.compile(r"<[|｜].*[|｜]>|</s>|<eos>|<end_of_turn>")
 
@@ -70,10 +74,13 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class _Token:
-    """A position of a draft: the drawn token, and the log-probabilities of the likeliest ones by text."""
+    """A position of a draft: the drawn token, and the likeliest ones with their log-probabilities.
+
+    A text is empty if it is unknown or part of a character.
+    """
 
     text: str
-    top: Mapping[str, float]
+    top: tuple[tuple[str, float], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +107,7 @@ class HostedModel:
         api_key: of the provider.
         free: tokens that `walk` leaves as they were drawn, so that equal prompts get different answers.
         retries: of a request that fails; the client waits longer each time.
-        timeout: seconds for one request.
+        timeout: seconds without an answer to one request.
 
     Raises:
         InputError: an argument is out of range, or the provider cannot do what `mark` needs.
@@ -154,6 +161,10 @@ class HostedModel:
     def __repr__(self) -> str:
         return f"HostedModel({self.model!r}, provider={self.name!r}, mark={self.mark!r})"
 
+    def without_key(self, message: str) -> str:
+        """Return a message of the provider without the API key, in case that it repeats it."""
+        return message.replace(self._client_options["api_key"], "***")
+
     def write(self, agent: str, request: Mapping[str, Any], session: str | None = None) -> Answer:
         """Return the whole answer to a request, with what it cost; arguments and errors as `stream`.
 
@@ -182,16 +193,16 @@ class HostedModel:
             session: as in `iet.select`.
 
         Raises:
-            InputError: a field cannot be kept with this mark, such as `tools`, `n` above 1, a temperature of
-                0 or, for `walk`, `top_p`.
+            InputError: a field cannot be kept with this mark, such as `tools`, `n` above 1, a temperature
+                below 0.1 or, for `walk`, `top_p`. Fields that are not known are refused, too.
             RegistryError: the agent is unknown.
             openai.APIError: the provider refuses or does not answer, after the retries.
             IetError: the provider's answer is not what it should be.
 
         The stream ends with an answer that has a `finish_reason`. Text that could be the beginning of a stop
-        string is held back. A character that the end of a draft splits is drawn again. With `select`, m·T
-        tokens are generated for T tokens of an answer; with `walk` about L/(1 + R)·T, if the key agrees with
-        R tokens of a draft on average.
+        string is held back. A character that the end of a draft splits is drawn again, so such characters are
+        rarer there than the model writes them. With `select`, m·T tokens are generated for T tokens of an
+        answer; with `walk` about L/(1 + R)·T, if the key agrees with R tokens of a draft on average.
         """
         call = _Call(self, agent, request, session)
         while call.answer.finish_reason is None:
@@ -228,6 +239,9 @@ class _Call:
         self._key = request_key(secrets.token_hex(8) if self._seed is None else self._seed)
         self._chooser = TextChooser(model.registry, agent, session)
         self._text = ""  # with the end that is held back
+        self._ends = set[str]()  # tokens that have ended a draft
+        if model.mark == "walk" and self._limit <= model.free.first:
+            warn_of_limit(_LOG, "max_tokens", self._limit, model.free.first)
         self.answer = Answer()
 
     async def select(self) -> None:
@@ -245,6 +259,10 @@ class _Call:
         (draft,) = await self._drafts(1, min(self._model.chunk_tokens, self._limit - self._count))
         if draft.text and not draft.tokens and not self._count:  # later, a split character may have none
             raise IetError(f"{self._model.name}: got an answer without log-probabilities")
+        if draft.reason == "stop" and draft.tokens[-1:]:
+            last = draft.tokens[-1].text
+            if last and not draft.text.endswith(last):
+                self._ends.add(last)
         accepted = ""
         for count, token in enumerate(draft.tokens, 1):
             chosen = token.text
@@ -273,9 +291,11 @@ class _Call:
         APIs return the drawn token in addition to the likeliest ones, or instead of the last of them. So only
         the first `TOP_TOKENS` - 1 are known in any case.
         """
-        likeliest = sorted(token.top.items(), key=lambda item: -item[1])[: TOP_TOKENS - 1]
-        temperature = self._body.get("temperature", 1.0)
-        weights = {text: math.exp((value - likeliest[0][1]) / temperature) for text, value in likeliest}
+        likeliest = sorted(token.top, key=lambda item: -item[1])[: TOP_TOKENS - 1]
+        temperature = 1.0 if self._model.provider.tempered else self._body.get("temperature", 1.0)
+        weights = collections.defaultdict[str, float](float)
+        for text, value in likeliest:
+            weights[text] += math.exp((value - likeliest[0][1]) / temperature)
         return {text: weight for text, weight in weights.items() if text and weight > 0}
 
     def _is_free(self, count: int) -> bool:
@@ -283,7 +303,7 @@ class _Call:
         return bool(self._model.free.are_free(np.array([self._key]), position)[0])
 
     def _is_end(self, token: str) -> bool:
-        return token in self._chooser.special_tokens or _END.fullmatch(token) is not None
+        return token in self._ends or token in self._chooser.special_tokens or bool(_END.fullmatch(token))
 
     async def _choose(
         self, accepted: str, options: Sequence[str], weights: Sequence[float], ended: Sequence[bool]
@@ -318,7 +338,7 @@ class _Call:
         If `n` is not supported, they are requests of their own, which run at once.
         """
         model = self._model
-        body = {**self._body, "model": model.model, "max_tokens": tokens}
+        body = {**self._body, "model": model.model, model.provider.limit: tokens}
         if self._text and self._is_chat:
             message = {"role": "assistant", "content": self._text, **model.provider.prefix}
             body |= {"messages": [*self._body["messages"], message], **(model.provider.continued or {})}
@@ -330,8 +350,14 @@ class _Call:
                 {"logprobs": True, "top_logprobs": TOP_TOKENS} if self._is_chat else {"logprobs": TOP_TOKENS}
             )
         together = count if model.provider.many and self._seed is None else 1
-        requests = [self._request({**body, "n": together}) for _ in range(count // together)]
-        return [draft for drafts in await asyncio.gather(*requests) for draft in drafts]
+        requests = [
+            asyncio.ensure_future(self._request({**body, "n": together})) for _ in range(count // together)
+        ]
+        try:
+            return [draft for drafts in await asyncio.gather(*requests) for draft in drafts]
+        finally:
+            for request in requests:  # if one has failed, the others need not cost anything
+                request.cancel()
 
     async def _request(self, body: dict[str, Any]) -> list[_Draft]:
         usage = self.answer.usage
@@ -341,9 +367,9 @@ class _Call:
             del body["n"]
         usage.requests += 1
         path = "/chat/completions" if self._is_chat else "/completions"
-        response = await self._model._client().post(path, body=body, cast_to=httpx.Response)
+        response = await self._model._client().post(path, body=body, cast_to=str)
         try:
-            content = response.json()
+            content: Any = json.loads(response)
             counted = content.get("usage") or {}
             usage.prompt_tokens += int(counted.get("prompt_tokens") or 0)
             usage.completion_tokens += int(counted.get("completion_tokens") or 0)
@@ -366,6 +392,8 @@ class _Call:
                 text = text.removeprefix(self._text)
         else:
             text = choice["text"]
+        if not isinstance(text, str):
+            raise TypeError(text)
         reason = choice.get("finish_reason") or "stop"
         is_whole = reason != "length" or not self._continues
         text = text if is_whole else text.rstrip("\ufffd")  # part of a character
@@ -378,24 +406,24 @@ def _tokens(log_probs: Any) -> tuple[_Token, ...]:
         return ()
     if "content" in log_probs:
         return tuple(
-            _Token(_text(token), {_text(top): float(top["logprob"]) for top in token["top_logprobs"]})
+            _Token(_text(token), tuple((_text(top), float(top["logprob"])) for top in token["top_logprobs"]))
             for token in log_probs["content"] or ()
         )
     return tuple(
-        _Token(
-            "" if "\ufffd" in text else text,
-            {key: value for key, value in top.items() if "\ufffd" not in key},
-        )
+        _Token(_known(text), tuple((_known(token), float(value)) for token, value in top.items()))
         for text, top in zip(log_probs["tokens"], log_probs["top_logprobs"], strict=True)
     )
 
 
 def _text(token: Mapping[str, Any]) -> str:
-    """Return the text of a token, empty if it is part of a character or unknown."""
+    """Return the text of a token, empty if it is unknown or part of a character."""
     if token.get("bytes"):
         try:
             return bytes(token["bytes"]).decode()
         except UnicodeDecodeError:
             return ""
-    text = str(token["token"])
+    return _known(str(token["token"]))
+
+
+def _known(text: str) -> str:
     return "" if "\ufffd" in text else text

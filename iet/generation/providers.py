@@ -19,10 +19,13 @@ class Provider:
         summary: for messages and documentation.
         many: whether one request returns several candidates (`n`). Else each candidate is a request.
         continued: fields of a chat request that continues its last message; None: chats are not continued.
-        prefix: fields of that message.
+        prefix: fields of that message. Chats are continued exactly if the chat template keeps blanks at the
+            ends of messages; send prompts to a model whose template trims them.
         echoes: whether the answer to such a request begins with the continued message.
         completions: whether prompts are completed as they are, without a chat template.
-        log_probs: whether log-probabilities of the likeliest tokens are returned, before temperature.
+        log_probs: whether log-probabilities of the likeliest tokens are returned.
+        tempered: whether temperature is applied to them.
+        limit: field with the maximum of tokens.
         unfiltered: fields that turn off the server's own filters, which log-probabilities do not show.
     """
 
@@ -33,6 +36,8 @@ class Provider:
     echoes: bool = False
     completions: bool = False
     log_probs: bool = False
+    tempered: bool = False
+    limit: str = "max_tokens"
     unfiltered: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -52,6 +57,7 @@ PROVIDERS: Mapping[str, Provider] = {
         continued=_FINAL,
         completions=True,
         log_probs=True,
+        tempered=True,
         unfiltered={**_TOP_P, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0},
     ),
     "llama.cpp": Provider(
@@ -62,13 +68,12 @@ PROVIDERS: Mapping[str, Provider] = {
         log_probs=True,
         unfiltered={**_TOP_P, "top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0},
     ),
+    # Its temperature is not the model's, so its log-probabilities may be before or after either.
     "deepseek": Provider(
-        "continuation of chats (base URL of the beta), log-probabilities; no n",
+        "continuation of chats (base URL of the beta); no n, log-probabilities of an unknown temperature",
         many=False,
         continued={},
         prefix={"prefix": True},
-        log_probs=True,
-        unfiltered=_TOP_P,
     ),
     "mistral": Provider(
         "n, continuation of chats; no log-probabilities", continued={}, prefix={"prefix": True}
@@ -79,7 +84,7 @@ PROVIDERS: Mapping[str, Provider] = {
         log_probs=True,
         unfiltered={**_TOP_P, "top_k": 0, "repetition_penalty": 1.0},
     ),
-    "openai": Provider("n; no continuation"),
+    "openai": Provider("n; no continuation", limit="max_completion_tokens"),
     "gemini": Provider("candidates by separate requests; no continuation", many=False),
     "anthropic": Provider(
         "candidates by separate requests; no continuation (from Claude 4.6 on), no log-probabilities",
@@ -88,11 +93,29 @@ PROVIDERS: Mapping[str, Provider] = {
 }
 """What the APIs of these providers can do. A provider that is not listed is described by a `Provider`."""
 
-_HIDDEN = {"top_p": 1, "min_p": 0, "frequency_penalty": 0, "presence_penalty": 0, "repetition_penalty": 1}
+_PASSED_ON = frozenset(
+    {"messages", "prompt", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p"}
+    | {"repetition_penalty", "logit_bias", "stop", "seed", "user", "chat_template_kwargs", "reasoning_effort"}
+)
+"""Fields of a request that the mark can keep. Any other field might avoid it, so it is refused."""
+
+_HIDDEN: Mapping[str, Any] = {"top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1, "logit_bias": {}}
 """Fields whose effect log-probabilities do not show, with the value that has none."""
 
-_NOT_TEXT = ("tools", "functions", "logprobs", "top_logprobs", "audio", "echo", "suffix", "best_of")
-"""Fields that ask for something beside one text that is generated from left to right."""
+_NEUTRAL: Mapping[str, Any] = {
+    **{
+        "n": 1,
+        "best_of": 1,
+        "response_format": {"type": "text"},
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+    },
+    **{"tools": [], "functions": [], "logprobs": False, "top_logprobs": 0, "echo": False, "suffix": ""},
+}
+"""Fields that are refused unless they have this value. (Chunks would start the count of a penalty anew.)"""
+
+_RANGES = {"temperature": (0.1, 100), "top_p": (0.1, 1), "min_p": (0, 0.9)}
+"""Outside of these nothing is left to choose."""
 
 
 def named(provider: object) -> tuple[str, Provider]:
@@ -121,21 +144,19 @@ def checked(request: object, mark: Mark) -> dict[str, Any]:
         raise InputError("messages: the last one is the assistant's, expected one that it answers")
     if not isinstance(body.get("prompt", ""), str):
         raise InputError(f"prompt: got {type(body['prompt']).__name__}, expected a text")
-    for name in _NOT_TEXT:
-        if body.get(name):
-            raise InputError(f"{name}: got some, expected none: such an answer is not marked")
-    if body.get("response_format", {"type": "text"}) != {"type": "text"}:
-        raise InputError(f"response_format: got {shown(body['response_format'])}, expected text")
-    if body.pop("n", 1) != 1:
-        raise InputError(f"n: got {shown(request['n'])}, expected 1: candidates are drawn for the mark")
+    for name, neutral in _NEUTRAL.items():
+        if (value := body.pop(name, neutral)) != neutral:
+            raise InputError(
+                f"{name}: got {shown(value)}, expected {neutral!r}: other answers are not marked"
+            )
+    if unknown := sorted(set(body) - _PASSED_ON):
+        accepted = ", ".join(sorted(_PASSED_ON))
+        raise InputError(f"{unknown[0]}: got {shown(body[unknown[0]])}, expected none; accepted: {accepted}")
     for name in ("max_tokens", "max_completion_tokens"):
         check_number(name, body.get(name, 1), 1)
-    if "seed" in body:
-        check_number("seed", body["seed"], 0)
-    check_number("temperature", body.get("temperature", 1.0), 0, 100, integer=False)
-    for name in ("temperature", "top_p"):
-        if not body.get(name, 1):
-            raise InputError(f"{name}: got 0, expected above 0: equal candidates carry no mark")
+    check_number("seed", body.get("seed", 0), 0)
+    for name, (low, high) in _RANGES.items():
+        check_number(name, body.get(name, low), low, high, integer=False)
     if body.get("top_k") == 1:
         raise InputError("top_k: got 1, expected more: equal candidates carry no mark")
     stop = body.get("stop", [])
@@ -143,8 +164,8 @@ def checked(request: object, mark: Mark) -> dict[str, Any]:
     if not isinstance(stops, list) or not all(isinstance(text, str) and text for text in stops):
         raise InputError(f"stop: got {shown(stop)}, expected texts that are not empty")
     if mark == "walk":
-        for name, value in [*_HIDDEN.items(), ("logit_bias", {})]:
-            if body.pop(name, value) != value:
+        for name, neutral in _HIDDEN.items():
+            if body.pop(name, neutral) != neutral:
                 raise InputError(
                     f"{name}: got {shown(request[name])}, expected none with mark 'walk': log-probabilities"
                     " do not show its effect (mark 'select' keeps it)"

@@ -97,8 +97,7 @@ def application(path: str | os.PathLike[str]) -> FastAPI:
         try:
             return await _complete(request, registry, models)
         except (IetError, openai.OpenAIError) as error:
-            status, body = _error(error)
-            return JSONResponse(body, status)
+            return _refused(*_error(error))
 
     @app.api_route("/{path:path}", methods=["GET", "POST"])
     async def unknown(path: str) -> Response:
@@ -128,13 +127,22 @@ async def _complete(
     if ("messages" in body) != chat:
         raise InputError(f"body: expected {'messages' if chat else 'a prompt'}")
     model = models[name]
-    model.registry = registry.get()
+    try:
+        model.registry = registry.get()
+    except (IetError, OSError):
+        return _refused(503, "the gateway cannot read its registry")
     answers = model.stream(named[AGENT_FIELD], body, named.get(SESSION_FIELD))
     form = _Form(name, chat)
-    if not body.get("stream"):
-        return await _unless_disconnected(request, _whole(answers, form))
-    # The first part is awaited, so that a refused request gets its status.
-    first = await anext(answers)
+    try:
+        if not body.get("stream"):
+            return await _unless_disconnected(request, _whole(answers, form)) or Response(status_code=499)
+        # The first part is awaited, so that a refused request gets its status.
+        first = await _unless_disconnected(request, anext(answers))
+    except openai.APIStatusError as error:
+        error.message = model.without_key(error.message)
+        raise
+    if first is None:
+        return Response(status_code=499)
     options = body.get("stream_options")
     with_usage = isinstance(options, dict) and bool(options.get("include_usage"))
     return StreamingResponse(_events(first, answers, form, with_usage), media_type="text/event-stream")
@@ -146,13 +154,13 @@ async def _whole(answers: AsyncIterator[Answer], form: _Form) -> Response:
     return JSONResponse(form.whole(answer))
 
 
-async def _unless_disconnected(request: Request, response: Any) -> Response:
-    """Return a response, or stop to work on it if its client has left: candidates cost money."""
-    working = asyncio.ensure_future(response)
+async def _unless_disconnected(request: Request, work: Any) -> Any:
+    """Return the result of work, or None and stop it if the client has left: candidates cost money."""
+    working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(request.receive())  # resolves if the client disconnects
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        return await working if working.done() else Response(status_code=499)
+        return await working if working.done() else None
     finally:
         working.cancel()
         leaving.cancel()
@@ -172,7 +180,7 @@ async def _events(first: Answer, answers: Any, form: _Form, with_usage: bool) ->
             if with_usage:
                 yield _event({**form.head(".chunk"), "choices": [], "usage": _usage(answer)})
         except (IetError, openai.OpenAIError) as error:
-            yield _event(_error(error)[1])
+            yield _event(_body(*_error(error)))
     yield "data: [DONE]\n\n"
 
 
@@ -211,8 +219,8 @@ def _usage(answer: Answer) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-def _error(error: Exception) -> tuple[int, dict[str, Any]]:
-    """Return the status and the body of an answer to a request that failed."""
+def _error(error: Exception) -> tuple[int, str]:
+    """Return the status and the message of an answer to a request that failed."""
     status, message = 502, str(error)
     if isinstance(error, (InputError, RegistryError)):
         status = 400 if isinstance(error, InputError) else 403
@@ -224,8 +232,16 @@ def _error(error: Exception) -> tuple[int, dict[str, Any]]:
         status, message = 504, "the provider does not answer in time"
     elif isinstance(error, openai.OpenAIError):
         message = "the provider cannot be reached"
+    return status, message
+
+
+def _body(status: int, message: str) -> dict[str, Any]:
     kind = "server_error" if status >= 500 else "invalid_request_error"
-    return status, {"error": {"message": message, "type": kind, "code": status}}
+    return {"error": {"message": message, "type": kind, "code": status}}
+
+
+def _refused(status: int, message: str) -> Response:
+    return JSONResponse(_body(status, message), status)
 
 
 def _variable(name: str) -> str:

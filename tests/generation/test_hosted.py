@@ -6,6 +6,7 @@ import asyncio
 import collections
 import contextlib
 import json
+import logging
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -194,6 +195,34 @@ def test_tokens_that_are_not_among_the_likeliest_are_kept(registry: iet.Registry
     assert len(server.requests) < 100
 
 
+def test_log_probabilities_after_temperature_are_taken_as_they_are(many: iet.Registry) -> None:
+    rows = np.array([[0.7, 0.3, 0.0], [0.7, 0.3, 0.0]])
+    options: dict[str, Any] = {"mark": "walk", "chunk_tokens": 1, "free": iet.FreeTokens(0, 0.0)}
+    with hosted(SmallWriter(words(2), rows, tempered=True), many, "sglang", **options) as (model, _):
+        texts = asyncio.run(answers(model, list(many)[:300], {**ASK, "max_tokens": 1, "temperature": 0.5}))
+    share = 0.49 / (0.49 + 0.09)
+    count = texts.count(words(1)[0])
+    assert chisquare([count, 300 - count], [300 * share, 300 * (1 - share)]).pvalue > 1e-3
+
+
+def test_an_end_of_an_unknown_name_ends_the_answer(registry: iet.Registry) -> None:
+    writer = chain(200, 0.3, 0.05)
+    writer.end = "[EOS]"
+    with hosted(writer, registry, mark="walk") as (model, _):
+        found = [model.write("planner", {**ASK, "max_tokens": 200}) for _ in range(3)]
+    assert all("[EOS]" not in answer.text for answer in found)
+    assert "stop" in {answer.finish_reason for answer in found}
+
+
+def test_a_short_answer_by_walk_is_warned_of(registry: iet.Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    log = logging.getLogger("iet.generation.hosted")
+    monkeypatch.setattr(log, "warning", lambda message, *values: warnings.append(message % values))
+    with hosted(chain(200, 0.3, 0.0), registry, mark="walk", free=iet.FreeTokens(first=5)) as (model, _):
+        model.write("planner", {**ASK, "max_tokens": 5})
+    assert "requests with max_tokens 5 are not marked" in warnings[0]
+
+
 def test_equal_prompts_get_different_answers_and_a_seed_repeats_one(registry: iet.Registry) -> None:
     with hosted(chain(200, 0.3, 0.0), registry, mark="walk") as (model, _):
         texts = {model.write("planner", {**ASK, "max_tokens": 60}).text for _ in range(4)}
@@ -251,6 +280,7 @@ def content(**message: Any) -> bytes:
         ("select", json.dumps(completion(" a")).encode(), "got 1 candidates, expected 8"),
         ("walk", content(content="", reasoning_content="Hm."), "reasons before it answers"),
         ("walk", content(content=" a"), "without log-probabilities"),
+        ("select", content(content=[" a"]), "no completion of OpenAI's form"),
     ],
 )
 def test_an_answer_in_another_form_is_refused(
@@ -317,12 +347,17 @@ def test_bad_settings_are_refused(registry: iet.Registry, options: dict[str, Any
 @pytest.mark.parametrize(
     ("mark", "fields", "message"),
     [
-        ("select", {"tools": [{"type": "function"}]}, "tools: got some, expected none"),
-        ("select", {"logprobs": True}, "logprobs: got some"),
+        ("select", {"tools": [{"type": "function"}]}, "tools: got [{'type': 'function'}], expected []"),
+        ("select", {"logprobs": True}, "logprobs: got True"),
         ("select", {"n": 2}, "n: got 2, expected 1"),
-        ("select", {"temperature": 0}, "temperature: got 0, expected above 0"),
-        ("select", {"top_p": 0}, "top_p: got 0"),
+        ("select", {"temperature": 0}, "temperature: got 0, expected a number from 0.1"),
+        ("select", {"temperature": 0.01}, "temperature: got 0.01, expected a number from 0.1"),
+        ("select", {"top_p": 0.01}, "top_p: got 0.01"),
+        ("select", {"min_p": 1.0}, "min_p: got 1.0"),
         ("select", {"top_k": 1}, "top_k: got 1"),
+        ("select", {"n_predict": 300}, "n_predict: got 300, expected none; accepted: chat_template_kwargs"),
+        ("select", {"custom_logit_processor": "x"}, "custom_logit_processor: got 'x', expected none"),
+        ("select", {"presence_penalty": 0.5}, "presence_penalty: got 0.5, expected 0"),
         ("select", {"max_tokens": 0}, "max_tokens: got 0"),
         ("select", {"max_completion_tokens": "many"}, "max_completion_tokens: got 'many'"),
         ("select", {"stop": [""]}, "stop: got"),
@@ -336,7 +371,7 @@ def test_bad_settings_are_refused(registry: iet.Registry, options: dict[str, Any
         ("select", {"messages": None, "prompt": [1, 2]}, "prompt: got list"),
         ("walk", {"top_p": 0.9}, "top_p: got 0.9, expected none with mark 'walk'"),
         ("walk", {"logit_bias": {"5": 1}}, "logit_bias: got"),
-        ("walk", {"presence_penalty": 0.5}, "presence_penalty: got 0.5"),
+        ("walk", {"top_k": 5}, "top_k: got 5"),
     ],
 )
 def test_requests_that_cannot_be_marked_are_refused_before_any_work(

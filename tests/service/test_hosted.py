@@ -20,6 +20,7 @@ from tests.support.chat_server import Server, serving
 from tests.support.litellm import proxy
 from tests.support.service import Client, on_a_port
 from tests.support.small_writer import SmallWriter
+from tests.support.waiting import wait_until
 
 ASK = {"model": "writer", "messages": [{"role": "user", "content": "Write."}], "max_tokens": 200}
 
@@ -114,8 +115,8 @@ def test_another_agents_name_is_refused_and_a_session_is_used(
 @pytest.mark.parametrize(
     ("path", "body", "status", "message"),
     [
-        ("/v1/chat/completions", {**ASK, "tools": [{}]}, 400, "tools: got some"),
-        ("/v1/chat/completions", {**ASK, "tools": [{}], "stream": True}, 400, "tools: got some"),
+        ("/v1/chat/completions", {**ASK, "tools": [{}]}, 400, "tools: got [{}]"),
+        ("/v1/chat/completions", {**ASK, "tools": [{}], "stream": True}, 400, "tools: got [{}]"),
         ("/v1/chat/completions", {**ASK, "model": "x"}, 400, "model: got 'x', expected one of writer"),
         ("/v1/chat/completions", {"model": "writer", "prompt": "x"}, 400, "expected messages"),
         ("/v1/completions", ASK, 400, "expected a prompt"),
@@ -178,6 +179,54 @@ def test_a_rotated_key_is_used_without_a_restart(
     columns = registry.scoring_keys()
     assert columns.names[columns.owners[scores.argmax()]] == "critic"
     assert columns.epochs[scores.argmax()] == 1
+
+
+def test_a_registry_that_cannot_be_read_gives_503_without_its_path(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(tmp_path, monkeypatch) as (client, _, _):
+        (tmp_path / "team.json").unlink()
+        reply = client.ask("/v1/chat/completions", ASK)
+    assert reply.status == 503
+    assert str(tmp_path) not in reply.body.decode()
+
+
+def test_the_providers_key_is_in_no_answer(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROVIDER_KEY", "sk-hidden")
+    settings = {"api_key_env": "PROVIDER_KEY", "retries": 0}
+    with served(tmp_path, monkeypatch, reply=lambda body, attempt: 400, **settings) as (client, _, _):
+        reply = client.ask("/v1/chat/completions", ASK)
+    assert "refused with Bearer ***" in reply.json["error"]["message"]
+
+
+class Waiting:
+    """A provider that answers nothing, and counts the requests whose client has left."""
+
+    def __init__(self) -> None:
+        self.asked, self.left = 0, 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        self.asked += 1
+        assert (await receive())["type"] == "http.disconnect"
+        self.left += 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_stops_the_request_to_the_provider(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    provider = Waiting()
+    registry = iet.Registry.create(tmp_path / "team.json", tokenizer="iet:demo")
+    registry.add("critic")
+    token = add_token(tmp_path / "keys.txt", "critic")
+    with on_a_port(provider) as upstream:
+        configure(tmp_path, monkeypatch, base_url=f"http://127.0.0.1:{upstream}")
+        with on_a_port(hosted.gateway()) as port, pytest.raises(TimeoutError):
+            Client(port, token).ask("/v1/chat/completions", {**ASK, "stream": stream}, timeout=1.0)
+        wait_until(lambda: provider.left == provider.asked, lambda: (provider.asked, provider.left))
+    assert provider.left > 0
 
 
 def test_models_are_listed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

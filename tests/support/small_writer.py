@@ -25,12 +25,16 @@ class SmallWriter:
         transitions: [W, W + 1], probabilities of the next token, the last one of the end of the answer.
         top: maximum number of log-probabilities.
         echoes: whether an answer holds the part that it continues, as with llama.cpp.
+        tempered: whether log-probabilities are after temperature, as with SGLang.
+        end: what the end of an answer is called.
     """
 
     words: tuple[str, ...]
     transitions: np.ndarray
     top: int = 20
     echoes: bool = False
+    tempered: bool = False
+    end: str = END
 
     def __post_init__(self) -> None:
         self._rng = np.random.default_rng(0)
@@ -52,13 +56,13 @@ class SmallWriter:
         return json.dumps({"choices": choices, "usage": usage}).encode()
 
     def _choice(self, body: dict[str, Any], text: str, rng: np.random.Generator) -> dict[str, Any]:
-        tokens, drawn, reason = [*self.words, END], [], "length"
+        tokens, drawn, reason = [*self.words, self.end], [], "length"
         written = ""
-        for _ in range(body["max_tokens"]):
+        for _ in range(body.get("max_tokens") or body["max_completion_tokens"]):
             law = self.law(text + written, body.get("temperature", 1.0))
             index = int(rng.choice(len(law), p=law))
-            drawn.append((tokens[index], self.law(text + written)))
-            if tokens[index] == END:
+            drawn.append((tokens[index], law if self.tempered else self.law(text + written)))
+            if tokens[index] == self.end:
                 reason = "stop"
                 break
             written += tokens[index]
@@ -77,7 +81,7 @@ class SmallWriter:
         return choice
 
     def _log_probs(self, drawn: list[tuple[str, np.ndarray]], chat: bool) -> dict[str, Any]:
-        tokens = [*self.words, END]
+        tokens = [*self.words, self.end]
         tops = []
         for token, law in drawn:
             order = np.argsort(-law)[: self.top]
