@@ -151,7 +151,7 @@ class TextChooser:
         the fork is the quantile of the winners' values at the rank of that minimum, so that forks decide
         independently. If no two options share a token, this is argmax log F(S_i)/w_i.
 
-        A pair of context and token that stands in two branches has one score, so it is left out of both. Two
+        A pair of context and token in two branches has one score, so it is left out of both. Two
         things are not exact: the value of a fork is a quantile among 1,024 values, which include its own, and
         scores of options that were not chosen may return in a later choice.
 
