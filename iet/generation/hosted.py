@@ -29,6 +29,7 @@ from iet.errors import IetError, InputError, check_number, shown
 from iet.generation.free import FreeTokens, request_key, warn_of_limit
 from iet.generation.providers import Mark, Provider, checked, named
 from iet.generation.selection import TextChooser
+from iet.marks.keys import Secret
 from iet.marks.registry import Registry
 
 MAX_TOKENS = 4096
@@ -150,9 +151,9 @@ class HostedModel:
             )
         self.model, self.registry, self.mark, self.candidates = model, registry, mark, candidates
         self.free = FreeTokens() if free is None else free
+        self._api_key = Secret((api_key or "").encode())
         self._client_options: dict[str, Any] = {
             "base_url": base_url,
-            "api_key": api_key or "none",
             "max_retries": retries,
             "timeout": timeout,
         }
@@ -162,8 +163,9 @@ class HostedModel:
         return f"HostedModel({self.model!r}, provider={self.name!r}, mark={self.mark!r})"
 
     def without_key(self, message: str) -> str:
-        """Return a message of the provider without the API key, in case that it repeats it."""
-        return message.replace(self._client_options["api_key"], "***")
+        """Return a message of the provider without the API key, which it may repeat."""
+        key = self._api_key.decode()
+        return message.replace(key, "***") if key else message
 
     def write(self, agent: str, request: Mapping[str, Any], session: str | None = None) -> Answer:
         """Return the whole answer to a request, with what it cost; arguments and errors as `stream`.
@@ -213,7 +215,9 @@ class HostedModel:
         """Return the client of the running event loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
-            self._clients[loop] = openai.AsyncOpenAI(**self._client_options)
+            self._clients[loop] = openai.AsyncOpenAI(
+                api_key=self._api_key.decode() or "none", **self._client_options
+            )
         return self._clients[loop]
 
 
@@ -367,7 +371,12 @@ class _Call:
             del body["n"]
         usage.requests += 1
         path = "/chat/completions" if self._is_chat else "/completions"
-        response = await self._model._client().post(path, body=body, cast_to=str)
+        try:
+            response = await self._model._client().post(path, body=body, cast_to=str)
+        except openai.APIStatusError as error:
+            error.message = self._model.without_key(error.message)
+            error.args = (error.message,)
+            raise
         try:
             content: Any = json.loads(response)
             counted = content.get("usage") or {}

@@ -101,10 +101,7 @@ def application(path: str | os.PathLike[str]) -> FastAPI:
 
     @app.api_route("/{path:path}", methods=["GET", "POST"])
     async def unknown(path: str) -> Response:
-        message = "path: expected /v1/chat/completions or /v1/completions"
-        return JSONResponse(
-            {"error": {"message": message, "type": "invalid_request_error", "code": 404}}, 404
-        )
+        return _refused(404, "path: expected /v1/chat/completions or /v1/completions")
 
     return app
 
@@ -133,14 +130,10 @@ async def _complete(
         return _refused(503, "the gateway cannot read its registry")
     answers = model.stream(named[AGENT_FIELD], body, named.get(SESSION_FIELD))
     form = _Form(name, chat)
-    try:
-        if not body.get("stream"):
-            return await _unless_disconnected(request, _whole(answers, form)) or Response(status_code=499)
-        # The first part is awaited, so that a refused request gets its status.
-        first = await _unless_disconnected(request, anext(answers))
-    except openai.APIStatusError as error:
-        error.message = model.without_key(error.message)
-        raise
+    if not body.get("stream"):
+        return await _unless_disconnected(request, _whole(answers, form)) or Response(status_code=499)
+    # The first part is awaited, so that a refused request gets its status.
+    first = await _unless_disconnected(request, anext(answers))
     if first is None:
         return Response(status_code=499)
     options = body.get("stream_options")

@@ -262,9 +262,10 @@ def test_a_request_that_fails_is_tried_again(registry: iet.Registry) -> None:
 def test_an_error_of_the_provider_is_raised_and_shows_no_key(registry: iet.Registry) -> None:
     with serving(lambda body, attempt: 401) as server:
         model = HostedModel(server.url, "small", registry, provider="vllm", api_key="sk-hidden", retries=0)
-        assert "sk-hidden" not in repr(model)
-        with pytest.raises(openai.AuthenticationError):
+        with pytest.raises(openai.AuthenticationError) as refused:
             model.write("planner", ASK)
+    assert "refused with Bearer ***" in str(refused.value)
+    assert "sk-hidden" not in f"{model!r} {vars(model)!r}"
 
 
 def content(**message: Any) -> bytes:
