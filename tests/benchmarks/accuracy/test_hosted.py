@@ -47,7 +47,7 @@ def test_marked_turns_are_read_and_priced(registry: iet.Registry, written: dict[
     assert row["price"] == pytest.approx(8.0)
     (power,) = hosted.power([row])
     assert power["texts"] == 4
-    page = hosted.markdown([row, {**row, "mark": "none"}], [], "python")
+    page = hosted.markdown([row, {**row, "mark": "none"}], [])
     assert "| vllm | select | 1 |" in page
 
 
