@@ -79,7 +79,7 @@ def cells(quick: bool) -> list[Method]:
     temperatures = (1.0,) if quick else (1.0, 0.5)
     sizes = [(16, 4)] if quick else itertools.product((16, 24, 32), (4, 8, 16))
     chosen = [Method(t, "select", *size) for size in sizes for t in temperatures]
-    return chosen + [Method(t, "walk") for t in temperatures]
+    return [Method(t, "walk") for t in temperatures] + chosen
 
 
 # ---------------------------------------------------------------- writing
@@ -298,8 +298,8 @@ def markdown(content: Mapping[str, Any]) -> str:
         f" with the writers; {sizes.registries} registries a text. Calibration: mean difference of a token's"
         f" highest posterior and the share that is right, in {BINS} bins; the goal is {CALIBRATED:g} in"
         " forced choice, for all cells of a mark and a temperature. Cells of few tokens differ by chance."
-        " Bias: posterior minus share right. Forced: without unattributed text, in conversations without unmarked"
-        " turns.",
+        " Bias: posterior minus share right. Forced: nothing may be unattributed, in conversations without"
+        " unmarked turns.",
         columns([{"name": name, **value} for name, value in summary.items()], promised),
         f"**Not kept**: {'; '.join(failed) if failed else 'none'}. A rate is not kept if its whole interval"
         f" is above {LEVEL:g}.",
