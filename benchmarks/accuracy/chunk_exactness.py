@@ -196,6 +196,8 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         f" source itself. `TextChooser` ranks among {SIMULATED} simulated keys here.",
         columns(rows, formats),
         f"F is the distribution of a sum S of {CHUNK} scores, n the number of equal drafts. The rule {PLAIN}"
-        " ignores that drafts share tokens, and is biased. A cut at the last blank keeps a word only if the"
-        " draft goes on after it, which short words allow more often. So even one draft is biased.",
+        " ignores that drafts share tokens, and is biased. In longer drafts of few words, two branches often"
+        " hold the same pair of context and token, which has one score: there `TextChooser` is only nearly"
+        " exact. A cut at the last blank keeps a word only if the draft goes on after it, which short words"
+        " allow more often. So even one draft is biased.",
     ]
