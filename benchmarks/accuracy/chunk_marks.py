@@ -263,10 +263,16 @@ def _method(row: Mapping[str, Any]) -> Method:
     return Method(*(row[field.name] for field in dataclasses.fields(Method)))
 
 
+def _plain(sizes: Sizes) -> Any:
+    """Return sizes as JSON has them."""
+    return json.loads(json.dumps(dataclasses.asdict(sizes)))
+
+
 def markdown(content: Mapping[str, Any]) -> str:
     rows, sizes = content["cells"], Sizes(**content["sizes"])
+    is_quick = content["sizes"] == _plain(QUICK)
     summary = summaries(rows)
-    cells = [{**row, **summary[_method(row).name]} for row in rows]
+    lines = [{**row, **summary[_method(row).name]} for row in rows]
     first = {"T": "{temperature:g}", "mark": "{mark}", "L": "{tokens}", "m": "{drafts}"}
     share = "{{{0}[0]:.{1}f}} ({{{0}[1]:.{1}f}}, {{{0}[2]:.{1}f}})"
     read = {**first, "nats a token": "{nats:.2f}", "TokenAcc, forced": share.format("accuracy", 3)}
@@ -277,7 +283,7 @@ def markdown(content: Mapping[str, Any]) -> str:
     promised |= {name: share.format(name, 4) for name in ("silent alone", "silent with writers")}
     promised |= {"calibration": "{free:.3f}", "bias": "{free bias:+.3f}"}
     promised |= {"calibration, forced": "{forced:.3f}", "bias, forced": "{forced bias:+.3f}"}
-    failed = broken(summary)
+    failed, missing = broken(summary), len(cells(is_quick)) - len(rows)
     sections = [
         "# Text that was marked by choosing chunks",
         f"`{content['command']}`",
@@ -287,12 +293,13 @@ def markdown(content: Mapping[str, Any]) -> str:
         f" {UNMARKED_TURNS} turns are unmarked. Prompts are openings of {texts.OPENING_TOKENS} tokens; turns"
         f" do not see each other. `iet.Auditor` reads the text alone, with its default options, level"
         f" {LEVEL:g} and {AGENTS} keys."
-        f" `walk` chooses tokens among the {TOP} likeliest ones, with the default free tokens.",
+        f" `walk` chooses tokens among the {TOP} likeliest ones, with the default free tokens."
+        + (f" {missing} cells are not measured yet: the same command goes on." if missing else ""),
         "**Reading**, with 95 % intervals over texts. TokenAcc counts the agents' tokens. Coverage is the"
         " share of them that is attributed; precision is the share of attributed tokens that is right. The"
         f" last columns are tokens until an agent is found in 50 and 90 % of {sizes.singles} texts of one"
         f" agent; an empty cell is more than {GRID[-1]} tokens.",
-        columns(cells, read),
+        columns(lines, read),
         f"**Promises** at level {LEVEL:g}. False: attributed segments without a token of that agent. Silent:"
         f" texts in which any of {SILENT} agents with drawn keys is found, alone in the registry or"
         f" with the writers; {sizes.registries} registries a text. Calibration: mean difference of a token's"
@@ -317,7 +324,7 @@ def main() -> None:
     options = line.parse_args()
     sizes = QUICK if options.quick else Sizes()
     torch.set_num_threads(1)
-    content: dict[str, Any] = {"sizes": json.loads(as_json(dataclasses.asdict(sizes)))}
+    content: dict[str, Any] = {"sizes": _plain(sizes)}
     content |= {"cells": [], "exactness": []}
     if options.output.is_file():
         earlier = json.loads(options.output.read_text(encoding="utf-8"))
