@@ -309,7 +309,7 @@ def markdown(content: Mapping[str, Any]) -> str:
         " unmarked turns.",
         columns([{"name": name, **value} for name, value in summary.items()], promised),
         f"**Not kept**: {'; '.join(failed) if failed else 'none'}. A rate is not kept if its whole interval"
-        f" is above {LEVEL:g}.",
+        f" is above {LEVEL:g}, which chance alone does in one of 40 cells.",
         "**Reliability** of the highest posterior of every token, all cells of a mark together",
         reliability(rows),
         *chunk_exactness.markdown(content["exactness"]),
