@@ -197,7 +197,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         columns(rows, formats),
         f"F is the distribution of a sum S of {CHUNK} scores, n the number of equal drafts. The rule {PLAIN}"
         " ignores that drafts share tokens, and is biased. In longer drafts of few words, two branches often"
-        " hold the same pair of context and token, which has one score: there `TextChooser` is only nearly"
-        " exact. A cut at the last blank keeps a word only if the draft goes on after it, which short words"
-        " allow more often. So even one draft is biased.",
+        " hold the same pair of context and token, which `TextChooser` leaves out of the choice. A cut at the"
+        " last blank keeps a word only if the draft goes on after it, which short words allow more often. So"
+        " even one draft is biased.",
     ]

@@ -5,7 +5,7 @@
 * reading: the shipped model draws m chunks of L tokens given an opening and the turn so far, and
   `TextChooser` chooses one. Chunks are not cut at blanks. A conversation has eight turns of four agents, of
   100 or 200 tokens; in every second conversation two turns are unmarked. "Walk" chooses each token among the
-  19 likeliest ones, as `iet.HostedModel` does. The reader is `iet.Auditor` with its default options.
+  19 likeliest ones, as `iet.generation.hosted` does. The reader is `iet.Auditor` with its default options.
 * exactness: chosen chunks of a known source are compared with it (`benchmarks.accuracy.chunk_exactness`).
 
 Cells and parts that the output has already are not measured again. `--quick` checks that it runs.
