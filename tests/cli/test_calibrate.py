@@ -1,4 +1,4 @@
-"""`iet calibrate` of the marks of models behind an API: its options and what it prints."""
+"""`iet calibrate` with the marks of hosted models: its options and its tables."""
 
 from __future__ import annotations
 
