@@ -1,9 +1,9 @@
 """Mark a hosted model: agents write through an API without logits, and the text alone separates them.
 
 Run `python examples/hosted_team.py` (extras `demo`, `hosted`, `service`). It starts a small server in place
-of a provider: the shipped model with an OpenAI-compatible API that knows nothing of marks. The planner's
-text is marked by `select`, the critic's by `walk`. For a real provider, replace the URL, the model, `provider=`
-and the tokenizer, which may be any for `select`.
+of a provider: the shipped model with an OpenAI-compatible API that knows nothing of marks. `select` marks the
+planner's text, `walk` the critic's. For a real provider, replace the URL, the model, `provider=` and the
+tokenizer; `select` takes any.
 """
 
 from __future__ import annotations
