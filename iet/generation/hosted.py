@@ -28,7 +28,7 @@ import openai
 from iet.errors import IetError, InputError, check_number, shown
 from iet.generation.free import FreeTokens, request_key, warn_of_limit
 from iet.generation.providers import Mark, Provider, checked, named
-from iet.generation.selection import TextChooser
+from iet.generation.selection import MAX_CANDIDATES, TextChooser
 from iet.marks.keys import Secret
 from iet.marks.registry import Registry
 
@@ -138,7 +138,7 @@ class HostedModel:
             raise InputError(f"registry: got {type(registry).__name__}, expected iet.Registry")
         if mark not in get_args(Mark):
             raise InputError(f"mark: got {shown(mark)}, expected one of {', '.join(get_args(Mark))}")
-        check_number("candidates", candidates, 2, 128)
+        check_number("candidates", candidates, 2, MAX_CANDIDATES)
         self.chunk_tokens = (16 if mark == "select" else 8) if chunk_tokens is None else chunk_tokens
         check_number("chunk_tokens", self.chunk_tokens, 1, MAX_TOKENS)
         check_number("retries", retries, 0, 100)
@@ -263,10 +263,10 @@ class _Call:
         (draft,) = await self._drafts(1, min(self._model.chunk_tokens, self._limit - self._count))
         if draft.text and not draft.tokens and not self._count:  # later, a split character may have none
             raise IetError(f"{self._model.name}: got an answer without log-probabilities")
-        if draft.reason == "stop" and draft.tokens[-1:]:
-            last = draft.tokens[-1].text
-            if last and not draft.text.endswith(last):
-                self._ends.add(last)
+        *spelled, last = [token.text for token in draft.tokens] or [""]
+        is_beyond = last and draft.reason == "stop" and "".join(spelled) == draft.text
+        if is_beyond and not self._cut(draft.text + last)[1]:  # no part of the text or of a stop string
+            self._ends.add(last)
         accepted = ""
         for count, token in enumerate(draft.tokens, 1):
             chosen = token.text
