@@ -41,32 +41,20 @@ class Provider:
     unfiltered: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-_FINAL = {"continue_final_message": True, "add_generation_prompt": False}
-_TOP_P = {"top_p": 1.0}
+_UNFILTERED = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+_ENGINE = Provider(
+    "n, continuation of chats and prompts, log-probabilities",
+    continued={"continue_final_message": True, "add_generation_prompt": False},
+    completions=True,
+    log_probs=True,
+    unfiltered=_UNFILTERED,
+)
 
 PROVIDERS: Mapping[str, Provider] = {
-    "vllm": Provider(
-        "n, continuation of chats and prompts, log-probabilities",
-        continued=_FINAL,
-        completions=True,
-        log_probs=True,
-        unfiltered={**_TOP_P, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0},
-    ),
-    "sglang": Provider(
-        "n, continuation of chats and prompts, log-probabilities",
-        continued=_FINAL,
-        completions=True,
-        log_probs=True,
-        tempered=True,
-        unfiltered={**_TOP_P, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0},
-    ),
-    "llama.cpp": Provider(
-        "n, continuation of chats and prompts, log-probabilities",
-        continued=_FINAL,
-        echoes=True,
-        completions=True,
-        log_probs=True,
-        unfiltered={**_TOP_P, "top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0},
+    "vllm": _ENGINE,
+    "sglang": dataclasses.replace(_ENGINE, tempered=True, unfiltered={**_UNFILTERED, "top_k": -1}),
+    "llama.cpp": dataclasses.replace(
+        _ENGINE, echoes=True, unfiltered={"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0}
     ),
     # Its temperature is not the model's, so its log-probabilities may be before or after either.
     "deepseek": Provider(
@@ -82,7 +70,7 @@ PROVIDERS: Mapping[str, Provider] = {
         "n, continuation of prompts, log-probabilities; no continuation of chats",
         completions=True,
         log_probs=True,
-        unfiltered={**_TOP_P, "top_k": 0, "repetition_penalty": 1.0},
+        unfiltered={"top_p": 1.0, "top_k": 0, "repetition_penalty": 1.0},
     ),
     "openai": Provider("n; no continuation", limit="max_completion_tokens"),
     "gemini": Provider("candidates by separate requests; no continuation", many=False),
