@@ -63,7 +63,7 @@ def in_triton(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Iterat
 
 
 def faults(sample: Sampler, temperatures: tuple[float, ...] = TEMPERATURES) -> list[Any]:
-    """Return the cases in which a forced token is not drawn for certain."""
+    """Return the cases whose forced token is not drawn for certain."""
     found: list[Any] = []
     k = torch.tensor([20, 1, 50, V], dtype=torch.int32)
     p = torch.tensor([0.9, 0.1, 1.0, 0.999])
