@@ -20,17 +20,10 @@ import iet
 from iet.generation import selection
 from iet.generation.hosted import Answer, HostedModel
 from iet.generation.providers import PROVIDERS, Provider
-from iet.marks.tokenizer import Tokenizer
 from tests.support.chat_server import Server, completion, serving
-from tests.support.small_writer import SmallWriter, serving_small
+from tests.support.small_writer import SmallWriter, gumbel_team, serving_small, words
 
 ASK = {"messages": [{"role": "user", "content": "Write."}]}
-
-
-def words(count: int) -> tuple[str, ...]:
-    tokenizer = Tokenizer("iet:demo")
-    decoded = (tokenizer.decode([token]) for token in range(tokenizer.vocab_size))
-    return tuple([token for token in decoded if re.fullmatch(" [a-z]{2,}", token)][:count])
 
 
 def chain(count: int, concentration: float, end: float, **options: Any) -> SmallWriter:
@@ -40,16 +33,12 @@ def chain(count: int, concentration: float, end: float, **options: Any) -> Small
 
 @pytest.fixture(scope="module")
 def registry() -> iet.Registry:
-    made = iet.Registry.create(None, tokenizer="iet:demo", scheme=iet.Scheme(family="gumbel"))
-    made.add_many(["planner", "critic", "writer"])
-    return made
+    return gumbel_team(["planner", "critic", "writer"])
 
 
 @pytest.fixture(scope="module")
 def many() -> iet.Registry:
-    made = iet.Registry.create(None, tokenizer="iet:demo", scheme=iet.Scheme(family="gumbel"))
-    made.add_many([f"agent-{number}" for number in range(500)])
-    return made
+    return gumbel_team(f"agent-{number}" for number in range(500))
 
 
 @contextlib.contextmanager
@@ -212,6 +201,23 @@ def test_an_end_of_an_unknown_name_ends_the_answer(registry: iet.Registry) -> No
         found = [model.write("planner", {**ASK, "max_tokens": 200}) for _ in range(3)]
     assert all("[EOS]" not in answer.text for answer in found)
     assert "stop" in {answer.finish_reason for answer in found}
+
+
+def test_the_last_token_of_a_stop_string_does_not_end_other_text(registry: iet.Registry) -> None:
+    def part(text: str, reason: str, drawn: list[tuple[str, str]]) -> bytes:
+        tops = [{token: -60.0, likely: -0.01} for token, likely in drawn]
+        log_probs = {"tokens": [token for token, _ in drawn], "top_logprobs": tops}
+        choice = {"text": text, "finish_reason": reason, "logprobs": log_probs}
+        return json.dumps({"choices": [choice]}).encode()
+
+    # The key replaces " a" by " b", so the stop string of the first draft is not reached.
+    first = part(" a", "stop", [(" a", " b"), (" foo", " foo"), (" bar", " bar")])
+    second = part(" bar c", "length", [(" bar", " bar"), (" c", " c")])
+    with serving(lambda body, _: second if body["prompt"].endswith("b") else first) as server:
+        options: dict[str, Any] = {"mark": "walk", "free": iet.FreeTokens(0, 0.0)}
+        model = HostedModel(server.url, "small", registry, provider="vllm", **options)
+        answer = model.write("planner", {"prompt": "x", "max_tokens": 3, "stop": [" foo bar"]})
+    assert answer.text == " b bar c"
 
 
 def test_a_short_answer_by_walk_is_warned_of(registry: iet.Registry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
-import re
 
 import numpy as np
 import pytest
@@ -13,33 +11,21 @@ from scipy.stats import chisquare
 import iet
 from iet.generation import selection
 from iet.generation.selection import TextChooser
-from iet.marks.tokenizer import Tokenizer
+from tests.support.small_writer import gumbel_team, words
 
 
 @pytest.fixture(scope="module")
 def registry() -> iet.Registry:
-    made = iet.Registry.create(None, tokenizer="iet:demo", scheme=iet.Scheme(family="gumbel"))
-    made.add_many(["planner", "critic", "writer"])
-    return made
+    return gumbel_team(["planner", "critic", "writer"])
 
 
 @pytest.fixture(scope="module")
 def many() -> iet.Registry:
-    made = iet.Registry.create(None, tokenizer="iet:demo", scheme=iet.Scheme(family="gumbel"))
-    made.add_many([f"agent-{number}" for number in range(3000)])
-    return made
-
-
-@functools.cache
-def tokens() -> list[str]:
-    """Return the tokens of the tokenizer that are words with a blank before them."""
-    tokenizer = Tokenizer("iet:demo")
-    decoded = [tokenizer.decode([token]) for token in range(tokenizer.vocab_size)]
-    return [token for token in decoded if re.fullmatch(" [a-z]{2,}", token)]
+    return gumbel_team(f"agent-{number}" for number in range(3000))
 
 
 def draft(rng: np.random.Generator) -> str:
-    return "".join(rng.choice(tokens(), 12))
+    return "".join(rng.choice(words(), 12))
 
 
 def written(registry: iet.Registry, agent: str, chunks: int, seed: int, **options: str) -> str:

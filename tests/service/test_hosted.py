@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,24 +12,20 @@ import numpy as np
 import pytest
 
 import iet
-from iet.marks.tokenizer import Tokenizer
 from iet.service import hosted
 from iet.service.credentials import add_token
 from tests.support.chat_server import Server, serving
 from tests.support.litellm import proxy
 from tests.support.service import Client, on_a_port
-from tests.support.small_writer import SmallWriter
+from tests.support.small_writer import SmallWriter, words
 from tests.support.waiting import wait_until
 
 ASK = {"model": "writer", "messages": [{"role": "user", "content": "Write."}], "max_tokens": 200}
 
 
 def writer() -> SmallWriter:
-    tokenizer = Tokenizer("iet:demo")
-    decoded = (tokenizer.decode([token]) for token in range(tokenizer.vocab_size))
-    words = tuple([token for token in decoded if re.fullmatch(" [a-z]{2,}", token)][:200])
     law = np.random.default_rng(7).dirichlet([0.3] * 200, 200)
-    return SmallWriter(words, np.hstack([law, np.zeros((200, 1))]))
+    return SmallWriter(words(200), np.hstack([law, np.zeros((200, 1))]))
 
 
 @contextlib.contextmanager

@@ -4,16 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
+import iet
+from iet.marks.tokenizer import Tokenizer
 from tests.support.chat_server import Server, serving
 
 END = "<|im_end|>"
+
+
+@functools.cache
+def words(count: int | None = None) -> tuple[str, ...]:
+    """Return the first tokens of the shipped tokenizer that are words, each with its blank; None: all."""
+    tokenizer = Tokenizer("iet:demo")
+    decoded = [tokenizer.decode([token]) for token in range(tokenizer.vocab_size)]
+    return tuple(token for token in decoded if re.fullmatch(" [a-z]{2,}", token))[:count]
+
+
+def gumbel_team(names: Iterable[str]) -> iet.Registry:
+    """Return a registry in memory of agents with keys of family gumbel."""
+    registry = iet.Registry.create(None, tokenizer="iet:demo", scheme=iet.Scheme(family="gumbel"))
+    registry.add_many(names)
+    return registry
 
 
 @dataclasses.dataclass
