@@ -243,7 +243,7 @@ class _Call:
         self._key = request_key(secrets.token_hex(8) if self._seed is None else self._seed)
         self._chooser = TextChooser(model.registry, agent, session)
         self._text = ""  # with the end that is held back
-        self._ends = set[str]()  # tokens that have ended a draft
+        self._ends = set(provider.ends)  # and tokens that have ended a draft
         if model.mark == "walk" and self._limit <= model.free.first:
             warn_of_limit(_LOG, "max_tokens", self._limit, model.free.first)
         self.answer = Answer()

@@ -26,6 +26,7 @@ class Provider:
         log_probs: whether log-probabilities of the likeliest tokens are returned.
         tempered: whether temperature is applied to them.
         limit: field with the maximum of tokens.
+        ends: tokens that end an answer, if they are neither common nor special in the profile's tokenizer.
         unfiltered: fields that turn off the server's own filters, which log-probabilities do not show.
     """
 
@@ -38,6 +39,7 @@ class Provider:
     log_probs: bool = False
     tempered: bool = False
     limit: str = "max_tokens"
+    ends: tuple[str, ...] = ()
     unfiltered: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 

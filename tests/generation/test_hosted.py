@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import dataclasses
 import json
 import logging
 import re
@@ -194,13 +195,24 @@ def test_log_probabilities_after_temperature_are_taken_as_they_are(many: iet.Reg
     assert chisquare([count, 300 - count], [300 * share, 300 * (1 - share)]).pvalue > 1e-3
 
 
-def test_an_end_of_an_unknown_name_ends_the_answer(registry: iet.Registry) -> None:
+def test_an_end_of_an_unusual_name_is_no_text(registry: iet.Registry) -> None:
     writer = chain(200, 0.3, 0.05)
     writer.end = "[EOS]"
-    with hosted(writer, registry, mark="walk") as (model, _):
-        found = [model.write("planner", {**ASK, "max_tokens": 200}) for _ in range(3)]
-    assert all("[EOS]" not in answer.text for answer in found)
-    assert "stop" in {answer.finish_reason for answer in found}
+    provider = dataclasses.replace(PROVIDERS["vllm"], ends=("[EOS]",))
+    with hosted(writer, registry, provider, mark="walk") as (model, _):
+        written = [model.write("planner", {**ASK, "max_tokens": 400}) for _ in range(3)]
+    assert all("[EOS]" not in answer.text for answer in written)
+    assert {answer.finish_reason for answer in written} == {"stop"}
+
+
+def test_a_token_that_is_no_text_ends_the_answer(registry: iet.Registry) -> None:
+    top = [{" a": -0.1}, {"[EOS]": -0.1}]
+    log_probs = {"tokens": [" a", "[EOS]"], "top_logprobs": top}
+    reply = json.dumps({"choices": [{"text": " a", "finish_reason": "stop", "logprobs": log_probs}]}).encode()
+    with serving(lambda body, attempt: reply) as server:
+        model = HostedModel(server.url, "small", registry, provider="vllm", mark="walk")
+        answer = model.write("planner", {"prompt": "x"})
+    assert (answer.text, answer.finish_reason) == (" a", "stop")
 
 
 def test_the_last_token_of_a_stop_string_does_not_end_other_text(registry: iet.Registry) -> None:
