@@ -14,49 +14,25 @@ chunks. run.json has the run's inputs and options, and shard-I-of-N.json the sum
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import os
-import pickle
 from collections.abc import Callable, Iterable
+from typing import Any
 
-from iet import __version__
 from iet.audit.arrow import check_readable
 from iet.audit.auditor import Auditor
 from iet.audit.documents import check_encoding
 from iet.audit.evidence import benjamini_hochberg
-from iet.bulk.chunk_store import digest_in
-from iet.bulk.folder import (
-    Shard,
-    as_json,
-    chunks_done,
-    chunks_in,
-    claimed,
-    folder_of,
-    name_of,
-    remove,
-    sweep,
-)
-from iet.bulk.inputs import (
-    Chunk,
-    choose_columns,
-    chunks,
-    read,
-)
-from iet.bulk.job import DOCUMENTS, SEGMENTS, Job
-from iet.bulk.pages import remove_shown, write_csv, write_pages
-from iet.bulk.progress import Progress, Tracker
-from iet.bulk.sources import expand, groups_of, not_read_note
+from iet.bulk.folder import Folder
+from iet.bulk.inputs import choose_columns, read
+from iet.bulk.job import Job
+from iet.bulk.pages import write_pages
+from iet.bulk.progress import Progress
+from iet.bulk.run import CHUNK_ROWS, MAXIMUM_RECORD, Run
+from iet.bulk.sources import documents, expand, not_read_note
 from iet.bulk.summary import Summary, summarize
-from iet.bulk.workers import audited
 from iet.errors import InputError, check_number
-
-CHUNK_ROWS, CHUNK_SIZE = 4096, 1 << 24
-"""Maximum number of records in a chunk, and its size in bytes (of JSON lines), characters or ids."""
-
-MAXIMUM_RECORD = 1 << 23
-"""Maximum size of a record: bytes of a text or of a line of JSON; in Parquet characters or ids."""
 
 
 def audit_files(
@@ -128,14 +104,7 @@ def audit_files(
             input has changed; or another process works on the shard.
         IetError: more than 20 workers died, or the registry has changed when one starts.
     """
-    index, count = shard
-    check_number("shard", count, 1)
-    check_number("shard", index, 1, count)
-    check_number("workers", workers, 1, 1024)
-    check_number("chunk_rows", chunk_rows, 1)
-    check_number("max_record", max_record, 1)
-    if reread and not resume:
-        raise InputError("reread: got True without resume, expected both: it goes on with a run")
+    run = Run(out, shard, resume, workers, chunk_rows, max_record, reread, csv, progress)
     if templates is not None:
         check_number("templates", templates, 2)
         if reread or pages:
@@ -149,123 +118,34 @@ def audit_files(
         except InputError:
             raise InputError(f"fdr: got {fdr!r}, expected a number between 0 and 1") from None
     check_encoding(encoding)
-    if (csv or pages or fdr is not None) and count > 1:
-        raise InputError(
-            f"csv, pages, fdr: got shard {index}/{count}, expected one shard, which has all documents"
-        )
-    target = folder_of(out)
-    if (csv or pages) and not target.is_local:
-        raise InputError(f"csv, pages: got results by URI ({target.path}), expected a folder of this machine")
+    if csv or pages or fdr is not None:
+        run.check_complete("csv, pages" if fdr is None else "csv, pages, fdr", local=csv or pages)
     began = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    sources, not_read = expand(inputs, out)
+    sources, not_read = expand(inputs, out, documents())
     if strict and not_read:
         raise InputError(not_read_note(not_read))
     columns = choose_columns(sources, text_column, ids_column, id_column, max_record)
     check_readable(auditor, columns.ids)
-    packed = pickle.dumps(auditor) if workers > 1 else b""
-    groups = groups_of(sources, CHUNK_SIZE)
-    configuration = {
-        "schema": "iet.run/1",
-        "iet": __version__,
-        "auditor": auditor.configuration,
-        "columns": dataclasses.asdict(columns),
-        "chunk_rows": int(chunk_rows),
-        "max_record": int(max_record),
-        "encoding": encoding,
-        "not_read": not_read,
-        "shards": count,
-        "inputs": [
-            {**source.describe(), "group": group} for source, group in zip(sources, groups, strict=True)
-        ],
-    }
+    options: dict[str, Any] = {"encoding": encoding, "not_read": not_read}
     if templates is not None:
-        configuration["templates"] = int(templates)
-    own_shard = Shard(index, count)
-    with claimed(target, configuration, own_shard, resume=resume, reread=reread) as (folder, first):
-        sweep(folder, own_shard)
+        options["templates"] = int(templates)
+
+    def make_job(folder: Folder) -> Job:
         job = Job(folder, tuple(sources), columns, int(max_record), encoding)
-        if templates is not None:
-            job = dataclasses.replace(
-                job, templates=job.shared(int(templates), auditor.profiles[0].vocab_size)
-            )
-        tracker, manifest = Tracker(sources, progress), ChunkManifest(job, own_shard, reread)
-        groups = [file["group"] for file in first["inputs"]]
-        stream = chunks(read(sources, columns, max_record), groups, chunk_rows, CHUNK_SIZE)
-        wanted = tracker.skipping(stream, manifest.wants)
-        with contextlib.closing(audited(auditor, packed, job, wanted, workers)) as events:
-            for chunk, records in events:
-                tracker.audited(chunk, records)
-        done = manifest.all_done()
-        summary = dataclasses.replace(summarize(folder, done, fdr, templates), not_read=not_read)
-        about = [f"read {began} with {', '.join(auditor.registry_names)}", *summary.lines()]
-        if csv:
-            for kind, schema in (("documents", DOCUMENTS), ("segments", SEGMENTS)):
-                write_csv(folder, kind, done, schema)
+        if templates is None:
+            return job
+        shared = job.shared(int(templates), auditor.profiles[0].vocab_size)
+        return dataclasses.replace(job, templates=shared)
+
+    def finish(job: Job, done: list[int]) -> Summary:
+        summary = dataclasses.replace(summarize(job.folder, done, fdr, templates), not_read=not_read)
         if pages:
+            about = [f"read {began} with {', '.join(auditor.registry_names)}", *summary.lines()]
             reread_documents = job.documents(read(sources, columns, max_record))
-            write_pages(folder, auditor, done, reread_documents, columns.ids, about)
-        folder.commit(own_shard.state, as_json({"complete": True, **dataclasses.asdict(summary)}))
+            write_pages(job.folder, auditor, done, reread_documents, columns.ids, about)
+        return summary
+
+    summary: Summary = run.over(auditor, sources, columns, options, make_job, finish)
     if strict and summary.broken:
         raise InputError(f"{summary.broken_note()}; all other records are done")
     return summary
-
-
-class ChunkManifest:
-    """The chunks of a shard, and which of them are finished."""
-
-    def __init__(self, job: Job, own_shard: Shard, reread: bool) -> None:
-        self._job, self._shard, self._reread = job, own_shard, reread
-        self._folder = job.folder
-        self._done = chunks_done(job.folder)
-        self._seen = set[int]()
-        self._changed = False
-
-    def wants(self, chunk: Chunk) -> bool:
-        """Tell whether a chunk must be audited.
-
-        Raises:
-            InputError: it is finished, but its input has changed.
-        """
-        if chunk.index not in self._shard:
-            return False
-        self._seen.add(chunk.index)
-        if chunk.index not in self._done:
-            self._change()
-            return True
-        previous_digest = digest_in(self._folder, chunk.index)
-        if previous_digest == chunk.digest():
-            return False
-        if previous_digest is not None and not self._reread:
-            raise InputError(
-                f"{self._job.location(chunk)}: not what was audited before; expected the files as they were,"
-                " or --reread, which audits changed files again"
-            )
-        if previous_digest is not None:  # otherwise it is damaged, and the tables will not change
-            self._change()
-        remove(self._folder, chunk.index)
-        return True
-
-    def _change(self) -> None:
-        if self._folder.is_local and not self._changed:
-            remove_shown(self._folder)
-            self._changed = True
-
-    def all_done(self) -> list[int]:
-        """Return the indices of the shard's chunks in order, and remove chunks that the input no longer has.
-
-        Raises:
-            InputError: some chunks are missing.
-        """
-        self._folder.check()
-        missing = self._seen - chunks_done(self._folder)
-        if missing:
-            raise InputError(
-                f"{self._folder.path}: {len(missing):,} of {len(self._seen):,} chunks are missing,"
-                f" such as {name_of('documents', min(missing))}; expected all that were written (--resume"
-                " does them again)"
-            )
-        for index in sorted(chunks_in(self._folder) - self._seen):
-            if index in self._shard:
-                self._change()
-                remove(self._folder, index)
-        return sorted(self._seen)

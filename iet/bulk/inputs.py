@@ -67,10 +67,13 @@ def choose_columns(
     ids_column: str | None,
     id_column: str | None,
     limit: int,
+    *,
+    nested: bool = False,
 ) -> InputSchema:
     """Return the columns to read from all files; broken files are skipped.
 
-    Files may lack the column `ID`, but not one that `id_column` names.
+    Files may lack the column `ID`, but not one that `id_column` names. With `nested`, the column of texts may
+    also hold lists and structures.
 
     Raises:
         InputError, ShapeError: a file lacks a column or has another type there, or all files are broken.
@@ -97,7 +100,7 @@ def choose_columns(
                     raise InputError(f"columns: got {names[:20]}, expected {name!r} among them")
             for name in (chosen.name, chosen.id):
                 check_once(names, name)
-            if (field := types[chosen.name]) is not None:
+            if (field := types[chosen.name]) is not None and not (nested and pa.types.is_nested(field.type)):
                 check_type(field, chosen.ids)
             if (field := types.get(chosen.id)) is not None:
                 _check_fields(field)
@@ -195,6 +198,8 @@ def _rows(index: int, source: Source, columns: InputSchema, limit: int) -> Itera
             size = _batch_rows(file, columns.name)
             for batch in file.iter_batches(size, columns=names, use_threads=False):
                 values = values_of(batch.column(names[0]), columns.ids)
+                if not columns.ids and pa.types.is_nested(batch.column(names[0]).type):
+                    values = [value and json.dumps(value, default=str) for value in values]
                 ids: list[str | None] = [None] * len(values)
                 if named:
                     ids = _shown_ids(batch.column(columns.id))

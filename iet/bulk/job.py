@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,13 +32,13 @@ _TEMPLATES = "templates.npz"
 
 _NONE = np.zeros((0, 2), np.int64)
 
-_ORIGIN = [("file", pa.string()), ("row", pa.int64()), ("id", pa.string())]
+ORIGIN = [("file", pa.string()), ("row", pa.int64()), ("id", pa.string())]
 
-DOCUMENTS = pa.schema([*_ORIGIN, *DOCUMENT, ("segments", pa.int64())], {"iet.schema": "iet.documents/1"})
+DOCUMENTS = pa.schema([*ORIGIN, *DOCUMENT, ("segments", pa.int64())], {"iet.schema": "iet.documents/1"})
 """A row for each document: its file and row (from 0; the line of JSON lines), its id, its results, and its
 number of segments."""
 
-SEGMENTS = pa.schema([*_ORIGIN, ("segment", pa.int64()), *SEGMENT], {"iet.schema": "iet.segments/1"})
+SEGMENTS = pa.schema([*ORIGIN, ("segment", pa.int64()), *SEGMENT], {"iet.schema": "iet.segments/1"})
 """A row for each segment, numbered from 0 in its document."""
 
 
@@ -87,26 +87,50 @@ class Job:
         Yields:
             The number of records audited since the last value; they are committed at the end.
         """
-        documents, segments, bad = list[pa.Table](), list[pa.Table](), list[dict[str, Any]]()
+        tables, bad = list[tuple[pa.Table, pa.Table]](), list[dict[str, Any]]()
         for part in ([records] for records in chunk.singles()) if singly else [chunk.records]:
             for origins, results, refused in self._audited(auditor, part):
-                columns = [pa.array([row[i] for row in origins], kind) for i, (_, kind) in enumerate(_ORIGIN)]
-                documents.append(_document_rows(columns, results))
-                segments.append(_segment_rows(columns, results))
+                columns = [pa.array([row[i] for row in origins], kind) for i, (_, kind) in enumerate(ORIGIN)]
+                tables.append(self.rows(columns, results))
                 bad += refused
                 yield len(origins) + len(refused)
+        documents, segments = (
+            pa.concat_tables(parts).replace_schema_metadata(schema.metadata)
+            for parts, schema in zip(zip(*tables, strict=True), self.schemas, strict=True)
+        )
         write_chunk(
             self.folder,
             chunk.index,
             chunk.digest(),
-            _joined(documents, DOCUMENTS),
-            _joined(segments, SEGMENTS),
+            documents,
+            segments,
             "".join(json.dumps(record) + "\n" for record in bad).encode(),
         )
 
+    schemas: ClassVar[tuple[pa.Schema, pa.Schema]] = (DOCUMENTS, SEGMENTS)
+    """The schemas of the rows of documents and of their segments."""
+
+    def rows(self, origins: list[pa.Array], results: Any) -> tuple[pa.Table, pa.Table]:
+        """Return the rows of good records: their documents, and all their segments.
+
+        Args:
+            origins: the columns of `ORIGIN`.
+            results: of `results`.
+        """
+        return _document_rows(origins, results), _segment_rows(origins, results)
+
+    def results(
+        self, auditor: Auditor, values: list[Any], elsewhere: list[Int64s] | None
+    ) -> Iterator[tuple[list[str | None], Any]]:
+        """Yield what is wrong with each record (None: nothing), and the results of the good ones.
+
+        A batch of records at a time, in order; parameters as in `audit_records`.
+        """
+        return audit_records(auditor, values, ids=self.columns.ids, elsewhere=elsewhere)
+
     def _audited(
         self, auditor: Auditor, part: list[Records]
-    ) -> Iterator[tuple[list[_Origin], AuditResult, list[dict[str, Any]]]]:
+    ) -> Iterator[tuple[list[_Origin], Any, list[dict[str, Any]]]]:
         """Yield the origins and results of good records, and the bad records, some records at a time."""
         origins, values, rests = list[_Origin](), list[Any](), list[bool]()
         elsewhere = list[Int64s]()
@@ -121,9 +145,7 @@ class Job:
                     symbols = symbols_of(value, self.columns.ids)
                     elsewhere.append(_NONE if symbols is None else self.templates.elsewhere(number, symbols))
         pending = iter(zip(origins, rests, strict=True))
-        for reasons, results in audit_records(
-            auditor, values, ids=self.columns.ids, elsewhere=elsewhere or None
-        ):
+        for reasons, results in self.results(auditor, values, elsewhere or None):
             good, bad = list[_Origin](), list[dict[str, Any]]()
             for reason, (origin, ends_file) in zip(reasons, pending, strict=False):
                 if reason is None:
@@ -141,11 +163,16 @@ class Job:
             if isinstance(value, Refused) or source.kind == "parquet":
                 yield value, id
             elif source.kind == "jsonl":
-                yield _parsed(value, self.columns)
+                yield self.line(value)
             else:
-                yield self._text(value, source.name), id
+                yield self.text(value, source.name), id
 
-    def _text(self, value: bytes, name: str) -> str | InputError:
+    def line(self, line: bytes) -> tuple[Any, str | None]:
+        """Return the document and the id of a line of JSON, or the error and the id if it is bad."""
+        return _parsed(line, self.columns)
+
+    def text(self, value: bytes, name: str) -> Any:
+        """Return the document of a file that holds one, or the error if it is bad."""
         try:
             return text_of(value, self.encoding, name=name)
         except InputError as error:
@@ -167,7 +194,7 @@ class Job:
 
 
 class _Origin(NamedTuple):
-    """The values of `_ORIGIN` of one record."""
+    """The values of `ORIGIN` of one record."""
 
     file: str
     row: int
@@ -177,10 +204,6 @@ class _Origin(NamedTuple):
 def _numbers(records: Records) -> Iterator[int]:
     """Yield a number for each document, in ascending order over all input."""
     return ((records.source << 40) + row for row in records.rows)
-
-
-def _joined(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
-    return pa.concat_tables(tables).replace_schema_metadata(schema.metadata)
 
 
 def _document_rows(origins: list[pa.Array], results: AuditResult) -> pa.Table:

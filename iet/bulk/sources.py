@@ -67,14 +67,49 @@ class Source:
         return {"path": self.path, "bytes": self.size, "edges_sha256": digest.hexdigest()}
 
 
+@dataclasses.dataclass(frozen=True)
+class FileKinds:
+    """How files are read, by their names.
+
+    Attributes:
+        whole: suffixes of files that are one record.
+        lines: whether a line of JSON lines (also .gz, .zst) is a record.
+        expected: the suffixes, for messages.
+    """
+
+    whole: tuple[str, ...]
+    lines: bool
+    expected: str
+
+    def of(self, path: str) -> str | None:
+        """Return the kind of a `Source`; None for a suffix that folders are not searched for."""
+        name = path.lower()
+        if name.endswith(".parquet"):
+            return "parquet"
+        if self.lines and _LINES.search(name):
+            return "jsonl"
+        return "text" if name.endswith(self.whole) else None
+
+
+def documents() -> FileKinds:
+    """Return how documents are read: texts, and what this installation can read (`iet.audit.formats`)."""
+    suffixes = (*_TEXTS, *filter(formats.readable, formats.SUFFIXES))
+    return FileKinds(suffixes, True, ".parquet, .jsonl, .txt or .md")
+
+
+def conversations(per_line: bool) -> FileKinds:
+    """Return how conversations are read: one from each file, or from each line of JSON lines."""
+    suffixes = (".json",) if per_line else (".json", ".jsonl", ".ndjson")
+    return FileKinds(suffixes, per_line, ".json, .jsonl or .parquet")
+
+
 def expand(
-    inputs: Iterable[str | os.PathLike[str]], out: str | os.PathLike[str]
+    inputs: Iterable[str | os.PathLike[str]], out: str | os.PathLike[str], kinds: FileKinds
 ) -> tuple[list[Source], dict[str, int]]:
     """Return the files that paths, folders, patterns and URIs name, sorted by path in each folder.
 
-    A folder means all .parquet, .jsonl, .ndjson (also .gz, .zst), .txt, .md and .markdown files below it, and
-    the documents that this installation can read (`iet.audit.formats`), except hidden ones and `out`. A
-    pattern means the files that match it, except `out` and other results.
+    A folder means all files below it that have a kind, except hidden ones and `out`. A pattern means the
+    files that match it, except `out` and other results. Named files without a kind are texts.
 
     Returns:
         The files, and the number of other files by their suffix. Keys are also `HIDDEN`, `FOLDERS`, `LINKS`
@@ -87,13 +122,13 @@ def expand(
     for item in inputs:
         name = os.fspath(item)
         if is_uri(name):
-            name, stored = _stored(name, os.fspath(out), unread)
+            name, stored = _stored(name, os.fspath(out), unread, kinds)
             matched: Sequence[Source | str] = stored
         else:
-            matched = _local(name, pathlib.Path(out), unread)
+            matched = _local(name, pathlib.Path(out), unread, kinds)
         if not matched:
             note = f" ({not_read_note(unread)})" if unread else ""
-            raise InputError(f"{name}: got no .parquet, .jsonl, .txt or .md file there{note}, expected some")
+            raise InputError(f"{name}: got no {kinds.expected} file there{note}, expected some")
         files += matched
     seen = dict[str, str]()
     for file in files:
@@ -101,14 +136,14 @@ def expand(
         if real in seen:
             raise InputError(f"{path}: got it twice (as {seen[real]}), expected each file once")
         seen[real] = path
-    sources = [_source(file) if isinstance(file, str) else file for file in files]
+    sources = [_source(file, kinds) if isinstance(file, str) else file for file in files]
     return sources, dict(sorted(unread.items()))
 
 
-def _local(name: str, out: pathlib.Path, unread: collections.Counter[str]) -> list[str]:
+def _local(name: str, out: pathlib.Path, unread: collections.Counter[str], kinds: FileKinds) -> list[str]:
     """Return the files of this machine that a path, a folder or a pattern names."""
     if os.path.isdir(name):
-        return sorted(_walk(pathlib.Path(name), out.resolve(), unread))
+        return sorted(_walk(pathlib.Path(name), out.resolve(), unread, kinds))
     if os.path.exists(name) or not glob.has_magic(name):
         return [name]
     return list(_matched(name, out.resolve(), unread))
@@ -147,7 +182,9 @@ def _are_results(names: Collection[str]) -> bool:
     return _RUN in names and any(name.startswith("documents-") for name in names)
 
 
-def _stored(uri: str, out: str, unread: collections.Counter[str]) -> tuple[str, list[Source]]:
+def _stored(
+    uri: str, out: str, unread: collections.Counter[str], kinds: FileKinds
+) -> tuple[str, list[Source]]:
     """Return the shown path of a URI, and its files."""
     store, path = store_of(uri)
     files = store.files(path)
@@ -156,15 +193,21 @@ def _stored(uri: str, out: str, unread: collections.Counter[str]) -> tuple[str, 
         raise InputError(f"{path}: got nothing there, expected a file or a folder{pattern}")
     if [file.path for file in files] != [path]:
         results = f"{store_of(out)[1]}/" if is_uri(out) else None
-        files = sorted(_below(path, files, results, unread))
-    return path, [Source(file.path, _kind(file.path), file.size, store, file.modified) for file in files]
+        files = sorted(_below(path, files, results, unread, kinds))
+    return path, [
+        Source(file.path, kinds.of(file.path) or "text", file.size, store, file.modified) for file in files
+    ]
 
 
 def _below(
-    path: str, files: Sequence[Stored], results: str | None, unread: collections.Counter[str]
+    path: str,
+    files: Sequence[Stored],
+    results: str | None,
+    unread: collections.Counter[str],
+    kinds: FileKinds,
 ) -> Iterator[Stored]:
     """Yield the files of a store's folder to read, without hidden ones and results, as `_walk` does."""
-    suffixes, names = _suffixes(), collections.defaultdict[str, set[str]](set)
+    names = collections.defaultdict[str, set[str]](set)
     for file in files:
         folder, _, name = file.path.rpartition("/")
         names[folder].add(name)
@@ -177,7 +220,7 @@ def _below(
             unread[RESULTS] += 1
         elif any(name.startswith(".") for name in parts):
             unread[HIDDEN] += 1
-        elif _is_read(parts[-1], suffixes):
+        elif kinds.of(parts[-1]) is not None:
             yield file
         else:
             unread[_suffix(parts[-1])] += 1
@@ -187,12 +230,12 @@ FOLDERS, LINKS, RESULTS = "folders", "links to folders", "results of an audit"
 """Keys of the counts of unread files that are no suffixes; `HIDDEN` is another one."""
 
 
-def not_read_note(not_read: Mapping[str, int]) -> str:
-    """Return a sentence with the numbers of unread files of each kind."""
+def not_read_note(not_read: Mapping[str, int], *, advice: bool = True) -> str:
+    """Return a sentence with the numbers of unread files of each kind, and how to convert them to text."""
     kinds = ", ".join(f"{kind or 'without a suffix'} {count}" for kind, count in not_read.items())
     count = sum(not_read.values())
     note = f"{count:,} {'file' if count == 1 else 'files'} not read: {kinds}"
-    if {FOLDERS, HIDDEN, LINKS, RESULTS} >= not_read.keys():
+    if not advice or {FOLDERS, HIDDEN, LINKS, RESULTS} >= not_read.keys():
         return note
     note += "; convert them to text first: pandoc --wrap=none -t plain FILE -o FILE.txt"
     if not_read.keys().isdisjoint(formats.SUFFIXES):
@@ -200,8 +243,9 @@ def not_read_note(not_read: Mapping[str, int]) -> str:
     return f"{note} (or install the extra documents: {', '.join(formats.SUFFIXES)})"
 
 
-def _walk(folder: pathlib.Path, out: pathlib.Path, unread: collections.Counter[str]) -> Iterator[str]:
-    suffixes = _suffixes()
+def _walk(
+    folder: pathlib.Path, out: pathlib.Path, unread: collections.Counter[str], kinds: FileKinds
+) -> Iterator[str]:
     for path, folders, files in walk(folder):
         links = sum(os.path.islink(os.path.join(path, name)) for name in folders if not name.startswith("."))
         unread.update({LINKS: links} if links else {})
@@ -212,31 +256,19 @@ def _walk(folder: pathlib.Path, out: pathlib.Path, unread: collections.Counter[s
         unread.update(take_hidden(path, folders, files, leave=out))
         folders[:] = [name for name in folders if (pathlib.Path(path) / name).resolve() != out]
         for name in files:
-            is_read = _is_read(name, suffixes)
+            is_read = kinds.of(name) is not None
             if is_read and os.path.isfile(os.path.join(path, name)):
                 yield os.path.join(path, name)
             else:
                 unread[_suffix(name) + (" (no file)" if is_read else "")] += 1
 
 
-def _suffixes() -> tuple[str, ...]:
-    return (".parquet", *_TEXTS, *filter(formats.readable, formats.SUFFIXES))
-
-
-def _is_read(name: str, suffixes: tuple[str, ...]) -> bool:
-    return name.lower().endswith(suffixes) or _LINES.search(name) is not None
-
-
 def _suffix(name: str) -> str:
     return shown_path(pathlib.PurePath(name).suffix.lower())[:20]
 
 
-def _kind(path: str) -> str:
-    return "parquet" if path.lower().endswith(".parquet") else "jsonl" if _LINES.search(path) else "text"
-
-
-def _source(path: str) -> Source:
-    kind = _kind(path)
+def _source(path: str, kinds: FileKinds) -> Source:
+    kind = kinds.of(path) or "text"
     try:
         # Opening a pipe may block, and its content cannot be read twice.
         if not stat.S_ISREG(os.stat(path).st_mode):

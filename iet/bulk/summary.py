@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,18 +13,50 @@ from iet.bulk.folder import Folder
 from iet.bulk.sources import not_read_note
 
 
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """The output of one shard in numbers.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """What was read, in numbers.
 
     Attributes:
-        documents, segments: number of rows.
+        documents: number of documents or conversations.
         quarantined: number of records that could not be read.
         broken: number of files that could not be read to their end.
+        not_read: number of files in the input folders that are not read, by the suffix of their names.
+    """
+
+    documents: int
+    quarantined: int
+    broken: int = 0
+    not_read: dict[str, int] = dataclasses.field(default_factory=dict)
+    has_texts: ClassVar[bool] = True
+    """Whether files of other formats can be read as text."""
+
+    def broken_note(self) -> str:
+        """Return a sentence about the broken files."""
+        return f"{self.broken:,} files could not be read to their end: quarantine-*.jsonl says which"
+
+    def lines_of_unread(self) -> list[str]:
+        """Return what could not be read, in words."""
+        lines = []
+        if self.quarantined:
+            records = "record" if self.quarantined == 1 else "records"
+            lines.append(f"{self.quarantined:,} {records} could not be read: quarantine-*.jsonl says why")
+        if self.broken:
+            lines.append(self.broken_note())
+        if self.not_read:
+            lines.append(not_read_note(self.not_read, advice=self.has_texts))
+        return lines
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Summary(RunSummary):
+    """The output of one shard of an audit in numbers.
+
+    Attributes:
+        segments: number of rows of segments.
         tokens: number of tokens in all documents.
         attributed: number of documents with attributed text.
         unattributed: number of documents with unattributed text.
-        not_read: number of files in the input folders that are not read, by the suffix of their names.
         fdr: false-discovery rate over documents, or None if none was requested.
         fdr_log_p: highest log p of the documents that are discoveries at that rate, or None.
         fdr_documents: number of discoveries.
@@ -32,23 +64,15 @@ class Summary:
         template_share: share of the scored tokens that do not count for that reason.
     """
 
-    documents: int
     segments: int
-    quarantined: int
     tokens: int
     attributed: int
     unattributed: int
-    broken: int = 0
-    not_read: dict[str, int] = dataclasses.field(default_factory=dict)
     fdr: float | None = None
     fdr_log_p: float | None = None
     fdr_documents: int | None = None
     templates: int | None = None
     template_share: float | None = None
-
-    def broken_note(self) -> str:
-        """Return a sentence about the broken files."""
-        return f"{self.broken:,} files could not be read to their end: quarantine-*.jsonl says which"
 
     def lines(self) -> list[str]:
         """Return the summary in words."""
@@ -56,13 +80,7 @@ class Summary:
             f"{self.documents:,} documents of {self.tokens:,} tokens, {self.segments:,} segments;"
             f" text is attributed in {self.attributed:,} documents",
         ]
-        if self.quarantined:
-            records = "record" if self.quarantined == 1 else "records"
-            lines.append(f"{self.quarantined:,} {records} could not be read: quarantine-*.jsonl says why")
-        if self.broken:
-            lines.append(self.broken_note())
-        if self.not_read:
-            lines.append(not_read_note(self.not_read))
+        lines += self.lines_of_unread()
         if self.templates is not None:
             lines.append(
                 f"{self.template_share:.1%} of the scored tokens are no evidence: their passages stand in"

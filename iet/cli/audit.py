@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
-import os
 import pathlib
-import sys
 from typing import Any
 
 from iet.audit import traces
-from iet.bulk.storage import is_uri
+from iet.cli.many import add_many, are_many, check_many, refuse_file, run_many
 from iet.cli.options import (
     Commands,
     add_audit_options,
@@ -22,7 +19,6 @@ from iet.cli.options import (
     load_registry,
     name_and_value,
     refuse_to_replace,
-    say,
     secret_mount,
     some_path,
     whole,
@@ -31,15 +27,12 @@ from iet.cli.outputs import FORMATS, formats_of, write_report
 from iet.cli.progress import progress
 from iet.cli.sign import add_signing, signers_of
 from iet.cli.texts import MAXIMUM, conversation_in, read_text
-from iet.errors import InputError, missing
+from iet.errors import InputError
 from iet.marks.files import shown_path
 from iet.marks.foreign.engines import SCHEMES
 
-_MANY = (
-    *("shard", "resume", "reread", "workers", "chunk_rows"),
-    *("strict", "csv", "pages", "fdr", "templates"),
-)
-"""Options of audits of many documents."""
+_OF_DOCUMENTS = ("pages", "fdr", "templates")
+"""Options of audits of many documents besides those of `iet.cli.many`."""
 
 _TABLES = (".parquet", ".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst")
 
@@ -71,7 +64,7 @@ def add(commands: Commands) -> None:
     audit.add_argument(
         "--fail-on", choices=["attributed", "unattributed"], help="exit 1 if this is true of any text"
     )
-    many = audit.add_argument_group("many documents")
+    many = add_many(audit, "documents")
     many.add_argument(
         "--column",
         action="append",
@@ -81,19 +74,6 @@ def add(commands: Commands) -> None:
         help='column of the texts (text=NAME; default: "text"), or of token ids instead (ids=NAME; default:'
         ' "token_ids"), and of the documents\' names (id=NAME; default: "id")',
     )
-    many.add_argument("--shard", type=_shard, metavar="I/N", help="audit the I-th of N parts of the input")
-    many.add_argument("--resume", action="store_true", help="continue a run that was stopped")
-    many.add_argument("--reread", action="store_true", help="with --resume: audit changed files again")
-    many.add_argument("--workers", type=int, metavar="N", help="processes, 1 to 1024 (default: 1)")
-    many.add_argument(
-        "--chunk-rows", type=int, metavar="N", help="documents in an output file (default: 4096)"
-    )
-    many.add_argument(
-        "--strict",
-        action="store_true",
-        help="fail if a file of a folder has another format, or a file cannot be read to its end",
-    )
-    many.add_argument("--csv", action="store_true", help="also write the tables as CSV")
     many.add_argument(
         "--pages",
         action="store_true",
@@ -173,13 +153,6 @@ def _column(value: str) -> tuple[str, str]:
     return f"{kind}_column", name
 
 
-def _shard(value: str) -> tuple[int, int]:
-    index, slash, count = value.partition("/")
-    if not (slash and index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
-        raise argparse.ArgumentTypeError(f"got {value!r}, expected I/N with I from 1 to N, such as 1/4")
-    return int(index), int(count)
-
-
 def _span(value: str) -> tuple[int, int]:
     start, colon, end = value.partition(":")
     first, last = whole(start), whole(end)
@@ -190,14 +163,11 @@ def _span(value: str) -> tuple[int, int]:
 
 def _check_audit(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     if _is_bulk(arguments):
-        if len(arguments.output or ()) != 1:
-            parser.error("many documents take one folder for the results: -o OUT/")
+        check_many(parser, arguments, arguments.inputs, "documents")
         for_one_text = ("span", "skip", "no_text", "as_copied", "messages", "sign", "public")
         for option in for_one_text:
             if getattr(arguments, option):
                 parser.error(f"--{option.replace('_', '-')} goes with one text")
-        if "-" in arguments.inputs:
-            parser.error("- is one text; many documents come from files")
     if arguments.reread and not arguments.resume:
         parser.error("--reread goes with --resume")
     _check_reading(parser, arguments)
@@ -226,17 +196,11 @@ def _check_reading(parser: argparse.ArgumentParser, arguments: argparse.Namespac
 
 
 def _is_bulk(arguments: argparse.Namespace) -> bool:
-    """Tell whether the inputs are read as many documents: by their number, kind, the output, or an option."""
-    first, outputs = arguments.inputs[0], arguments.output or ()
+    """Tell whether the inputs are read as many documents."""
     return (
-        len(arguments.inputs) > 1
-        or is_uri(first)
-        or bool(arguments.column)
-        or any(getattr(arguments, name) not in (None, False) for name in _MANY)
-        or (not arguments.messages and first.lower().endswith(_TABLES))
-        or os.path.isdir(first)
-        or (any(c in first for c in "*?[") and not os.path.exists(first))
-        or any(out.endswith(("/", os.sep)) or os.path.isdir(out) or is_uri(out) for out in outputs)
+        are_many(arguments, arguments.inputs, arguments.output or [])
+        or any(getattr(arguments, name) not in (None, False) for name in _OF_DOCUMENTS)
+        or (not arguments.messages and arguments.inputs[0].lower().endswith(_TABLES))
     )
 
 
@@ -244,12 +208,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     from iet.report.terminal import show
 
     if _is_bulk(arguments):
-        output = arguments.output[0]
-        if output.endswith(FORMATS) and not os.path.isdir(output) and not is_uri(output):
-            raise InputError(
-                f"{output}: got a file for many documents, expected a folder, such as OUT/; --pages writes"
-                " HTML there"
-            )
+        refuse_file(arguments.output[0])
         return _audit_files(arguments, auditor_of(arguments, _keys_of(arguments)))
     # Check all options before the work that takes time.
     file, formats = arguments.inputs[0], formats_of(arguments)
@@ -276,39 +235,14 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 
 def _audit_files(arguments: argparse.Namespace, auditor: Any) -> int:
-    try:
-        from iet.audit.worker_pool import ONE_THREAD
-        from iet.bulk import files, workers
-        from iet.bulk.progress import Progress
-        from iet.bulk.sources import not_read_note
-    except ImportError as error:
-        raise missing(f"many documents need {error.name}", "bulk") from None
+    def work(out: str, **options: Any) -> Any:
+        from iet.bulk.files import audit_files
 
-    # A worker has one thread, and this process is the only one.
-    for name, value in ONE_THREAD.items():
-        os.environ.setdefault(name, value)
-    workers.without_pandas()
-    last = 0.0
+        return audit_files(auditor, arguments.inputs, out, **options)
 
-    def tell(state: Progress) -> None:
-        nonlocal last
-        move(str(state), state.share)
-        if not sys.stderr.isatty() and state.seconds - last >= 60:  # a log keeps a line a minute
-            last = state.seconds
-            print(f"iet: {state}", file=sys.stderr, flush=True)
-
-    arguments.interrupted = "what is done is kept, and the same command with --resume goes on from there"
-    values = {name: getattr(arguments, name) for name in _MANY}
-    options = {name: value for name, value in values.items() if value is not None}
+    options = {name: getattr(arguments, name) for name in _OF_DOCUMENTS}
     options |= {"encoding": arguments.encoding, "max_record": arguments.max_text, **dict(arguments.column)}
-    with progress("auditing", 1.0) as move:
-        summary = files.audit_files(auditor, arguments.inputs, arguments.output[0], progress=tell, **options)
-    if summary.not_read:
-        print(f"iet: {not_read_note(summary.not_read)}", file=sys.stderr)
-    if arguments.json:
-        print(json.dumps(dataclasses.asdict(summary), indent=1))
-    else:
-        say("\n".join(summary.lines()))
+    summary = run_many(arguments, work, **options)
     return 1 if arguments.fail_on and getattr(summary, arguments.fail_on) else 0
 
 

@@ -7,8 +7,10 @@ import json
 import pathlib
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from iet.audit import traces
+from iet.cli.many import add_many, are_many, check_many, refuse_file, run_many
 from iet.cli.options import (
     Commands,
     add_audit_options,
@@ -17,14 +19,17 @@ from iet.cli.options import (
     auditor_of,
     load_registry,
     refuse_to_replace,
-    refuse_uris,
     say,
+    some_path,
 )
 from iet.cli.progress import progress
 from iet.cli.texts import read_bytes, shown
 from iet.errors import InputError
 from iet.marks.files import write_file
 from iet.report.lines import harmless
+
+if TYPE_CHECKING:
+    from iet.report.claims import ClaimReport
 
 _FORMS = (".json", ".html", ".csv")
 
@@ -35,9 +40,17 @@ def add(commands: Commands) -> None:
         "check", help="is each message of a trace by the agent that it names? Confirmed, contradicted or open"
     )
     check.add_argument(
-        "trace",
+        "inputs",
+        nargs="+",
         metavar="TRACE",
-        help=f"JSON or JSON lines, or - for standard input: {traces.NAMES}",
+        help="the record of a conversation, or - for standard input; or, to check many conversations into a"
+        " folder (-o OUT/): .json, .jsonl and Parquet files, folders of them, patterns, URIs (s3://...). Read"
+        f" are {traces.NAMES}",
+    )
+    check.add_argument(
+        "--per-line",
+        action="store_true",
+        help="each line of JSON lines is a conversation (default: all lines are one)",
     )
     add_registry(check)
     add_tokenizer(check)
@@ -60,9 +73,10 @@ def add(commands: Commands) -> None:
         "--output",
         action="append",
         default=[],
-        type=pathlib.Path,
+        type=some_path,
         metavar="FILE",
-        help=f"also write it to this file; its suffix sets the format: {', '.join(_FORMS)}; may be repeated",
+        help=f"also write it to this file; its suffix sets the format: {', '.join(_FORMS)}; may be repeated."
+        " Of many conversations: write tables to this folder or URI",
     )
     check.add_argument(
         "--otel",
@@ -76,23 +90,64 @@ def add(commands: Commands) -> None:
         choices=["contradicted", "unknown-name", "open"],
         help="exit 1 if any message is so; may be repeated",
     )
-    check.set_defaults(run=_check)
+    many = add_many(check, "conversations")
+    many.add_argument(
+        "--column",
+        action="append",
+        type=_column,
+        default=[],
+        metavar="KIND=NAME",
+        help='column of Parquet files that holds the conversations (messages=NAME; default: "messages"), and'
+        ' of their names (id=NAME; default: "id")',
+    )
+    check.set_defaults(run=_check, check=_check_options)
+
+
+def _column(value: str) -> tuple[str, str]:
+    kind, equals, name = value.partition("=")
+    if not equals or kind not in _COLUMNS:
+        raise argparse.ArgumentTypeError(f"got {value!r:.80}, expected messages=NAME or id=NAME")
+    return _COLUMNS[kind], name
+
+
+_COLUMNS = {"messages": "column", "id": "id_column"}
+
+
+def _are_many(arguments: argparse.Namespace) -> bool:
+    return arguments.inputs[0].lower().endswith(".parquet") or are_many(
+        arguments, arguments.inputs, arguments.output
+    )
+
+
+def _check_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """End with a usage error if options are given that do not go together."""
+    if _are_many(arguments):
+        check_many(parser, arguments, arguments.inputs, "conversations")
+        if arguments.otel:
+            parser.error("--otel goes with one conversation")
+    elif arguments.per_line and (arguments.output or arguments.otel):
+        parser.error("--per-line goes with -o OUT/, a folder, and without --otel")
 
 
 def _check(arguments: argparse.Namespace) -> int:
     from iet.report.lines import width_of
 
-    refuse_uris([arguments.trace])
+    if _are_many(arguments):
+        return _check_many(arguments)
+    file = arguments.inputs[0]
+    arguments.output = [pathlib.Path(path) for path in arguments.output]
     for path in arguments.output:
         if path.suffix not in _FORMS:
             raise InputError(f"{path}: got an unknown suffix, expected one of {', '.join(_FORMS)}")
         if not path.parent.is_dir():
             raise InputError(f"{path}: no such folder, expected an existing one")
     registry = load_registry(arguments)
-    refuse_to_replace(arguments, [arguments.trace], arguments.output, registry)
+    refuse_to_replace(arguments, [file], arguments.output, registry)
     auditor = auditor_of(arguments, registry)
     names = _names(arguments.agent, auditor.agents)
-    data, name = read_bytes(arguments.trace), shown(arguments.trace)
+    data, name = read_bytes(file), shown(file)
+    if arguments.per_line:
+        return _check_lines(arguments, auditor, names, data.split(b"\n"), name)
     try:
         trace = traces.read(traces.parse(data), agents=[*auditor.agents, *names])
     except InputError as error:
@@ -115,7 +170,52 @@ def _check(arguments: argparse.Namespace) -> int:
         print(json.dumps(result.to_dict(), indent=1))
     else:
         say(result.text(width_of(sys.stdout)))
-    return int(any(result.of(verdict.replace("-", " ")) for verdict in arguments.fail_on))
+    return int(_fails(arguments, result))
+
+
+def _fails(arguments: argparse.Namespace, result: ClaimReport) -> bool:
+    return any(result.of(verdict.replace("-", " ")) for verdict in arguments.fail_on)
+
+
+def _check_lines(
+    arguments: argparse.Namespace, auditor: Any, names: Mapping[str, str], lines: Sequence[bytes], file: str
+) -> int:
+    """Check the conversation in each line. Lines that cannot be read raise an InputError at the end."""
+    unread, fails = 0, False
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            trace = traces.read(traces.parse(line.strip()), agents=[*auditor.agents, *names])
+            result = auditor.check_trace(trace, names)
+            shown_line, data = result.headline, result.to_dict()
+            fails |= _fails(arguments, result)
+        except InputError as error:
+            unread += 1
+            shown_line, data = str(error), {"problem": str(error)}
+        if arguments.json:
+            print(json.dumps({"line": number, **data}))
+        else:
+            say(f"line {number}: {shown_line}")
+    if unread:
+        raise InputError(f"{file}: got {unread} lines that are no conversations, expected one in each")
+    return int(fails)
+
+
+def _check_many(arguments: argparse.Namespace) -> int:
+    refuse_file(arguments.output[0])
+    auditor = auditor_of(arguments, load_registry(arguments))
+    names = _names(arguments.agent, auditor.agents)
+
+    def work(out: str, **options: Any) -> Any:
+        from iet.bulk.claims import check_files
+
+        return check_files(
+            auditor, arguments.inputs, out, names=names, per_line=arguments.per_line, **options
+        )
+
+    summary = run_many(arguments, work, **dict(arguments.column))
+    return int(any(summary.verdicts[verdict.replace("-", "_")] for verdict in arguments.fail_on))
 
 
 def _names(values: Sequence[str], agents: Sequence[str]) -> Mapping[str, str]:

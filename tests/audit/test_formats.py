@@ -11,7 +11,7 @@ import pytest
 
 from iet.audit import formats
 from iet.audit.documents import text_of
-from iet.bulk.sources import expand
+from iet.bulk.sources import documents, expand
 from iet.errors import InputError
 from tests.support import document_cases
 from tests.support.document_cases import (
@@ -311,10 +311,10 @@ def test_a_folder_holds_documents(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     files: dict[str, Any] = {"a.docx": made_docx(["a"]), "b.html": PAGE.encode(), "c.odt": b"PK"}
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
-    sources, skipped = expand([tmp_path], tmp_path / "out")
+    sources, skipped = expand([tmp_path], tmp_path / "out", documents())
     assert [pathlib.Path(source.path).name for source in sources] == ["a.docx", "b.html"]
     assert skipped == {".odt": 1}
     monkeypatch.setattr(formats, "readable", lambda end: end == ".html")
-    sources, skipped = expand([tmp_path], tmp_path / "out")
+    sources, skipped = expand([tmp_path], tmp_path / "out", documents())
     assert [pathlib.Path(source.path).name for source in sources] == ["b.html"]
     assert skipped == {".docx": 1, ".odt": 1}

@@ -19,7 +19,8 @@ import pytest
 import zstandard
 
 from iet.audit.auditor import Auditor
-from iet.bulk import files, sources
+from iet.bulk import run as bulk_run
+from iet.bulk import sources
 from iet.bulk.files import audit_files
 from iet.bulk.line_reader import Refused, lines
 from iet.bulk.progress import Progress
@@ -79,7 +80,7 @@ def test_workers_refuse_a_registry_that_changed(auditor: Auditor, tmp_path: path
 def test_a_truncated_file_among_six_costs_its_end(
     auditor: Auditor, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "CHUNK_SIZE", 1500)  # each file is a group of its own
+    monkeypatch.setattr(bulk_run, "CHUNK_SIZE", 1500)  # each file is a group of its own
     complete = [gzip.compress(json_lines(i, 60)) for i in range(6)]
     for i, data in enumerate(complete):
         (tmp_path / f"{i}.jsonl.gz").write_bytes(data[: len(data) // 2] if i == 2 else data)
@@ -376,6 +377,7 @@ def test_results_of_audits_in_a_store_are_counted_and_not_read() -> None:
     )
     result = [Stored(f"s3://b/corpus/{name}", 1, "") for name in names]
     unread = collections.Counter[str]()
-    read = [entry.path for entry in sources._below("s3://b/corpus", result, None, unread)]
+    below = sources._below("s3://b/corpus", result, None, unread, sources.documents())
+    read = [entry.path for entry in below]
     assert read == ["s3://b/corpus/a.jsonl"]
     assert unread == {".bin": 1, ".json": 1, sources.RESULTS: 3}

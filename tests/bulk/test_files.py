@@ -98,12 +98,12 @@ def test_formats(
     assert (document_rows, segments) == expected_rows(auditor, origins, texts)
     assert not bad
     assert summary == Summary(
-        len(texts),
-        len(segments),
-        0,
-        sum(row["tokens"] for row in document_rows),
-        sum(row["coverage"] > 0 for row in document_rows),
-        sum(row["coverage"] < 1 for row in document_rows),
+        documents=len(texts),
+        segments=len(segments),
+        quarantined=0,
+        tokens=sum(row["tokens"] for row in document_rows),
+        attributed=sum(row["coverage"] > 0 for row in document_rows),
+        unattributed=sum(row["coverage"] < 1 for row in document_rows),
     )
     assert summary.attributed >= 3
     assert len(list((tmp_path / "out").glob("documents-*"))) == -(-len(texts) // chunk_rows)
@@ -218,7 +218,7 @@ def test_what_is_refused_before_any_work(auditor: Auditor, tmp_path: pathlib.Pat
         (["a.jsonl"], {"shard": (3, 2)}, "shard: got"),
         (["a.jsonl"], {"shard": (1, 2), "fdr": 0.1}, "expected one shard"),
         (["a.jsonl"], {"fdr": 2}, "fdr: got 2"),
-        (["a.jsonl"], {"shard": (1, 2), "csv": True}, "csv, pages, fdr: got shard 1/2"),
+        (["a.jsonl"], {"shard": (1, 2), "csv": True}, "csv, pages: got shard 1/2"),
         (["a.jsonl"], {"templates": 2, "pages": True}, "expected neither"),
         (["a.jsonl"], {"max_record": 0}, "max_record: got 0"),
         (["a.jsonl"], {"encoding": "morse"}, "encoding: got 'morse'"),

@@ -131,7 +131,7 @@ def test_many_documents_go_to_no_file(
 ) -> None:
     out = text.with_name(name)
     error = run_iet(3, "audit", text, team.with_name("other.txt"), "-r", team, "-o", out)
-    assert f"{out}: got a file for many documents, expected a folder" in error
+    assert f"{out}: got a file for many inputs, expected a folder" in error
     assert not out.exists()
 
 
@@ -317,7 +317,7 @@ def test_what_cannot_be_audited_fails_with_a_sentence_and_leaves_nothing(
         ([utf16, "-r", team], "utf16.txt: got zero bytes between letters"),
         ([tmp_path / "empty.txt", "-r", team], "empty.txt: got nothing, expected text"),
         ([tmp_path / "none.txt", "-r", team], "No such file"),
-        ([tmp_path, "-r", team], "got a file for many documents, expected a folder"),
+        ([tmp_path, "-r", team], "got a file for many inputs, expected a folder"),
         ([text, "-r", tmp_path / "none.json"], "none.json: cannot be read"),
         ([text, "-r", text], "expected 0600" if os.name == "posix" else "not JSON"),
         ([text, "-r", team, "--level", "2"], "level: got 2.0"),

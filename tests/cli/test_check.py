@@ -106,3 +106,44 @@ def test_an_unused_name_is_reported_and_stops_nothing(
     trace.write_text(f'[{{"role": "assistant", {name}"content": "w1"}}]')
     assert run("check", trace, "-r", team, "--agent", "y=critic", "--agent", "x=critic") == 0
     assert f"no message {message}" in capsys.readouterr().err
+
+
+def test_a_conversation_a_line(
+    run_iet: RunIet,
+    team: pathlib.Path,
+    trace: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path, out = tmp_path / "logs.jsonl", tmp_path / "out"
+    one = json.dumps(json.loads(trace.read_text()))
+    path.write_text(f"{one}\n\n{one}\n")
+    options = "-r", team, "--agent", "Critic=critic", "--per-line"
+    assert run_iet(0, "check", path, *options).splitlines() == [
+        f"line {number}: 4 pieces: 1 confirmed, 1 contradicted, 1 open, 1 skipped" for number in (1, 3)
+    ]
+    assert "2 conversations of 8 pieces: 2 confirmed" in run_iet(0, "check", path, *options, "-o", f"{out}/")
+    run_iet(1, "check", path, *options, "-o", f"{out}/", "--resume", "--fail-on", "contradicted")
+    run_iet(1, "check", path, *options, "--fail-on", "contradicted")
+    path.write_text(f"{one}\n{{}}\n")
+    assert run("check", path, *options, "--json") == 3
+    output = capsys.readouterr()
+    lines = [json.loads(line) for line in output.out.splitlines()]
+    assert [(line["line"], "problem" in line) for line in lines] == [(1, False), (2, True)]
+    assert "got 1 lines that are no conversations" in output.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--per-line", "-o", "out.json"), "--per-line goes with -o OUT/"),
+        (("--workers", "2"), "many conversations take one folder"),
+        (("b.json",), "many conversations take one folder"),
+        (("-o", "out/", "--otel"), "--otel goes with one conversation"),
+        (("--column", "text=a"), "got 'text=a', expected messages=NAME or id=NAME"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    run_iet: RunIet, team: pathlib.Path, trace: pathlib.Path, arguments: tuple[str, ...], words: str
+) -> None:
+    assert words in run_iet(2, "check", trace, *arguments, "-r", team)

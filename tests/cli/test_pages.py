@@ -39,7 +39,7 @@ def test_a_run_is_also_csv_and_pages(
     (tmp_path / "l.jsonl").write_text("\n".join(lines))
     command = ["audit", tmp_path / "l.jsonl", "-r", team, "-o", out, "--column", "id=id", "--csv", "--pages"]
     assert run(*command, "--shard", "1/2") == 3
-    assert "csv, pages, fdr: got shard 1/2" in capsys.readouterr().err
+    assert "csv, pages: got shard 1/2" in capsys.readouterr().err
     assert run(*command) == 0
     with open(out / "documents.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -8,6 +8,7 @@ import pathlib
 import pytest
 
 from benchmarks.security import documents
+from iet.bulk import sources as bulk_sources
 from iet.bulk.sources import expand
 from iet.errors import InputError
 from tests.support.conditions import posix
@@ -35,11 +36,11 @@ def test_pipes_and_dangling_links_do_not_block(tmp_path: pathlib.Path) -> None:
     os.mkfifo(folder / "pipe.txt")
     os.mkfifo(folder / "pipe.jsonl")
     (folder / "nowhere.txt").symlink_to("does not exist")
-    sources, skipped = expand([folder], tmp_path / "out")
+    sources, skipped = expand([folder], tmp_path / "out", bulk_sources.documents())
     assert [pathlib.Path(source.path).name for source in sources] == ["a.txt"]
     assert skipped == {".jsonl (no file)": 1, ".txt (no file)": 2}
     with pytest.raises(InputError, match=r"pipe\.txt: got a pipe, socket or device, expected a file"):
-        expand([folder / "pipe.txt"], tmp_path / "out")
+        expand([folder / "pipe.txt"], tmp_path / "out", bulk_sources.documents())
 
 
 def test_unprintable_characters_are_detected() -> None:

@@ -1,4 +1,4 @@
-"""The team in LangGraph: as nodes that call a model and name the next node, or as LangChain's agents in turn."""
+"""The team in LangGraph: nodes that call a model and name the next node, or LangChain's agents in turn."""
 
 from __future__ import annotations
 
