@@ -45,18 +45,20 @@ def reference() -> str:
         "## Options of several commands",
     ]
     for names, group in groups.items():
-        lines += ["", f"{', '.join(f'`{name}`' for name in names)}:", "", *_table(group)]
+        short = ", ".join(f"`{name.removeprefix('iet ')}`" for name in names)
+        lines += ["", f"{short}:", "", *_list(group)]
     for name, text, parser in commands:
         arguments = [action for action in parser._actions if not action.option_strings]
         usage = " ".join([name, *(_metavar(action) for action in arguments)])
-        lines += ["", f"## {name}", "", f"`{usage}`: {text}."]
+        sentence = f"`{usage}`: {text}." if arguments else f"{text[0].upper()}{text[1:]}."
+        lines += ["", f"## {name}", "", sentence]
         lines += [f"\n`{_metavar(action)}`: {action.help}." for action in arguments if action.help]
         if flags := [row[0] for row in rows[name] if row in audit]:
             all_of_them = len(flags) == len(audit)
             listed = "all that have a flag" if all_of_them else ", ".join(f"`{flag}`" for flag in flags)
             lines += ["", f"[Options of an audit](options.md): {listed}."]
         if remaining := [row for row in rows[name] if row not in shared and row not in audit]:
-            lines += ["", *_table(remaining)]
+            lines += ["", *_list(remaining)]
     return "\n".join(lines) + "\n"
 
 
@@ -91,7 +93,7 @@ def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 def _row(action: argparse.Action) -> Row:
     value = "" if action.nargs == 0 else _metavar(action)
     text = argparse.HelpFormatter("iet")._expand_help(action) if action.help else ""
-    return max(action.option_strings, key=len), value, text.replace("|", "\\|")
+    return max(action.option_strings, key=len), value, text
 
 
 def _metavar(action: argparse.Action) -> str:
@@ -100,9 +102,8 @@ def _metavar(action: argparse.Action) -> str:
     return str(action.metavar or (action.dest.upper() if action.option_strings else action.dest))
 
 
-def _table(rows: Iterable[Row]) -> list[str]:
-    lines = ["| option | meaning |", "| --- | --- |"]
-    return [*lines, *(f"| `{f'{name} {value}'.strip()}` | {text} |" for name, value, text in rows)]
+def _list(rows: Iterable[Row]) -> list[str]:
+    return [f"* `{f'{name} {value}'.strip()}`: {text}" for name, value, text in rows]
 
 
 if __name__ == "__main__":

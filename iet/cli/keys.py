@@ -87,6 +87,16 @@ def add(commands: Commands) -> None:
     add_registry(opening)
     opening.set_defaults(run=_keys_open)
 
+    stamp = actions.add_parser(
+        "timestamp", help="get a time stamp of the registry's digest, which proves that its keys existed then"
+    )
+    stamp.add_argument("url", metavar="URL", help="time-stamp authority (RFC 3161)")
+    stamp.add_argument(
+        "-o", "--output", type=pathlib.Path, required=True, metavar="FILE", help="the new file, as *.tsr"
+    )
+    add_registry(stamp)
+    stamp.set_defaults(run=_keys_timestamp)
+
     merge = actions.add_parser("import", help="take in the agents of another registry file")
     merge.add_argument("path", metavar="FILE", help="the file to read")
     add_registry(merge)
@@ -266,6 +276,16 @@ def _keys_open(arguments: argparse.Namespace) -> int:
         print(opening)
     else:
         write_file(arguments.output, opening.encode() + b"\n")
+    return 0
+
+
+def _keys_timestamp(arguments: argparse.Namespace) -> int:
+    from iet.report.sign import request_timestamp
+
+    registry = load_registry(arguments)
+    refuse_to_replace(arguments, [], [arguments.output], registry)
+    write_file(arguments.output, request_timestamp(arguments.url, registry.digest.encode()))
+    say(f"{arguments.output}: time stamp of the digest {registry.digest}")
     return 0
 
 

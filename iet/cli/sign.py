@@ -1,4 +1,4 @@
-"""`iet sign`: add signatures to a signed report; and the options for signing keys."""
+"""`iet sign`: add signatures and time stamps to a signed report; and the options for signing keys."""
 
 from __future__ import annotations
 
@@ -17,22 +17,31 @@ from iet.marks.files import write_file
 
 def add(commands: Commands) -> None:
     """Add `iet sign`."""
-    sign = commands.add_parser("sign", help="add signatures to a signed report")
+    sign = commands.add_parser("sign", help="add signatures or time stamps to a signed report")
     sign.add_argument("file", metavar="REPORT", type=pathlib.Path, help="the signed report (*.dsse.json)")
-    add_signing(sign, "--key", required=True)
+    add_signing(sign, "--key")
+    sign.add_argument(
+        "--timestamp",
+        metavar="URL",
+        help="time-stamp authority (RFC 3161): add a time stamp to each signature that has none",
+    )
     sign.add_argument(
         "-o", "--output", type=pathlib.Path, metavar="FILE", help="the new file (default: the report itself)"
     )
-    sign.set_defaults(run=_sign)
+    sign.set_defaults(run=_sign, check=_check)
 
 
-def add_signing(parser: argparse.ArgumentParser, name: str, *, required: bool = False) -> None:
+def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    if arguments.sign is None and arguments.timestamp is None:
+        parser.error("expected --key KEY or --timestamp URL")
+
+
+def add_signing(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the options for signing keys: private keys under `name`, and --public."""
     parser.add_argument(
         name,
         action="append",
         dest="sign",
-        required=required,
         metavar="KEY",
         help="private key in PEM (openssl genpkey -algorithm ed25519), or its URI (hsm:, awskms:, gcpkms:,"
         " azurekms:, hv:) together with --public; may be repeated",
@@ -50,7 +59,7 @@ def signers_of(arguments: argparse.Namespace) -> list[Any]:
     """Return the signers of the options."""
     from iet.report.sign import load_signers
 
-    return load_signers(arguments.sign, public=arguments.public, secrets=_secret)
+    return load_signers(arguments.sign or [], public=arguments.public, secrets=_secret)
 
 
 def _secret(name: str) -> str:
@@ -69,9 +78,11 @@ def _sign(arguments: argparse.Namespace) -> int:
     envelope = read_bytes(arguments.file, max_bytes=sign.MAX_BYTES + 1)
     output = arguments.output or arguments.file
     refuse_to_replace(arguments, [], [output])
-    signers = signers_of(arguments)
+    signers = signers_of(arguments) if arguments.sign or arguments.public else []
     try:
-        added = sign.add_signatures(envelope, signers)
+        added = sign.add_signatures(envelope, signers) if signers else envelope
+        if arguments.timestamp is not None:
+            added = sign.add_timestamps(added, arguments.timestamp)
     except VerificationError as error:
         raise VerificationError(f"{arguments.file}: {error}") from None
     write_file(output, added)

@@ -7,6 +7,8 @@ import json
 import math
 import pathlib
 import sys
+from datetime import datetime
+from typing import Any
 
 from iet.cli.options import Commands, add_encoding, load_registry, say
 from iet.cli.texts import conversation_in, decoded, read_bytes
@@ -48,6 +50,18 @@ def add(commands: Commands) -> None:
         help="the opening of a key (iet keys open) to compare; with -r, also with that registry",
     )
     verify.add_argument("-r", "--registry", help="the registry to compare")
+    verify.add_argument(
+        "--timestamp-root",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="certificates of the time-stamp authority in PEM: each signature must have its time stamp",
+    )
+    verify.add_argument(
+        "--registry-timestamp",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="the time stamp of the report's registry (iet keys timestamp) to verify",
+    )
     verify.add_argument("--json", action="store_true", help="print what was signed as JSON")
     verify.set_defaults(run=_verify, check=_check)
 
@@ -55,6 +69,8 @@ def add(commands: Commands) -> None:
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     if arguments.messages and arguments.text is None:
         parser.error("--messages goes with --text")
+    if arguments.registry_timestamp is not None and arguments.timestamp_root is None:
+        parser.error("--registry-timestamp goes with --timestamp-root")
 
 
 def _text_of(path: pathlib.Path, encoding: str | None, messages: bool) -> str | bytes:
@@ -87,9 +103,19 @@ def _verify(arguments: argparse.Namespace) -> int:
             opening = Opening.from_dict(json.loads(read_bytes(arguments.opening)))
         except (ValueError, RecursionError) as error:  # InputError is one
             raise InputError(f"{arguments.opening}: {error}") from None
+    roots = dated = registry_stamp = None
+    if arguments.timestamp_root is not None:
+        roots = sign.load_roots(arguments.timestamp_root)
+    if arguments.registry_timestamp is not None:
+        registry_stamp = read_bytes(arguments.registry_timestamp)
     try:
-        verified = sign.verify(envelope, public, threshold=arguments.threshold, strict=arguments.strict)
+        verified = sign.verify(
+            envelope, public, threshold=arguments.threshold, strict=arguments.strict, timestamp_roots=roots
+        )
         verified.check(text=text, registry=registry, opening=opening)
+        if roots is not None and registry_stamp is not None:
+            digest = str(verified.report["registry_digest"])
+            dated = sign.verify_timestamp(registry_stamp, digest.encode(), roots)
     except VerificationError as error:
         print(f"iet: {arguments.file}: not verified: {harmless(str(error))}", file=sys.stderr)
         return 1
@@ -108,11 +134,25 @@ def _verify(arguments: argparse.Namespace) -> int:
         checked[-1] += f", and its key with {shown_path(arguments.registry)}"
     lines = (
         f"verified: signed by {' and '.join(verified.key_ids)}, {verified.audited}\n"
+        f"time stamps: {_times(verified)}\n"
         f"text {subject['name']!r}, sha256 {subject['digest']['sha256']}\n"
-        f"registry {report['registry_digest']}\n"
+        f"registry {report['registry_digest']}{'' if dated is None else f', existed at {_shown(dated)}'}\n"
         f"decoder {report['decoder']['name']}, level {report['level']:g}\n"
         f"agents found: {', '.join(agents) or 'none'}; {report['coverage']:.0%} attributed\n"
         f"compared with it: {', '.join(checked) or 'nothing (--text, -r, --opening)'}"
     )
     say(lines)
     return 0
+
+
+def _times(verified: Any) -> str:
+    """Return what the time stamps say."""
+    if verified.times:
+        return f"verified, {' and '.join(map(_shown, verified.times))}"
+    if verified.stamped:
+        return "not verified (--timestamp-root); the time above is by the signer's clock"
+    return "none; the time above is by the signer's clock"
+
+
+def _shown(time: datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")

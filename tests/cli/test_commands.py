@@ -12,4 +12,4 @@ def test_the_page_of_commands_is_current() -> None:
     page = (DOCS / "reference" / "commands.md").read_text(encoding="utf-8")
     assert page == runpy.run_path(str(DOCS / "commands.py"))["reference"]()
     assert "## iet keys rotate" in page
-    assert "| `--fdr RATE` |" in page
+    assert "* `--fdr RATE`: " in page

@@ -13,6 +13,12 @@ try:
         sign,
         verify,
     )
+    from iet.report.sign.timestamps import (
+        add_timestamps,
+        load_roots,
+        request_timestamp,
+        verify_timestamp,
+    )
 except ImportError as error:
     raise missing(f"signing reports: {error}", "sign") from None
 
@@ -24,8 +30,12 @@ __all__ = [
     "PublicKey",
     "Verified",
     "add_signatures",
+    "add_timestamps",
     "load_public_key",
+    "load_roots",
     "load_signers",
+    "request_timestamp",
     "sign",
     "verify",
+    "verify_timestamp",
 ]

@@ -1,7 +1,8 @@
 """DSSE envelopes: read those of any writer, write one canonical form, and verify signatures.
 
-    envelope = {"payload": base64(statement), "payloadType", "signatures": [{"keyid", "sig"}, ...]} + "\\n"
-    sig      = base64(signature of PAE),  PAE = "DSSEv1" ␠ |type| ␠ type ␠ |statement| ␠ statement
+    envelope  = {"payload": base64(statement), "payloadType", "signatures": [{"keyid", "sig"}, ...]} + "\\n"
+    sig       = base64(signature of PAE),  PAE = "DSSEv1" ␠ |type| ␠ type ␠ |statement| ␠ statement
+    timestamp = base64(RFC 3161 TimeStampResp of the signature), an optional field of a signature
 
 (https://github.com/secure-systems-lab/dsse). Reading accepts what DSSE allows: both base64 alphabets, unknown
 fields, missing or wrong key ids. Writing has one form: canonical JSON (sorted keys, no spaces, UTF-8),
@@ -23,6 +24,9 @@ from iet.marks.scheme import canonical_json
 from iet.report.sign.keys import load_public_key, low_s, signer_errors
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
+
+TIMESTAMP = "timestamp"
+"""Optional field of a signature. DSSE ignores unknown fields, so other readers accept it."""
 
 MAX_BYTES = 64 << 20
 """Maximum size of an envelope."""
@@ -53,11 +57,15 @@ def read_envelope(data: bytes) -> Envelope:
         names = [entry.get("keyid") or "" for entry in entries]
         strings = [("payloadType", kind), ("payload", content["payload"])]
         strings += [("keyid", name) for name in names] + [("sig", entry["sig"]) for entry in entries]
+        strings += [(TIMESTAMP, entry[TIMESTAMP]) for entry in entries if TIMESTAMP in entry]
         for field, value in strings:
             if not isinstance(value, str):
                 raise ValueError(f"{field} is a {type(value).__name__}")
             value.encode()  # fails for lone surrogates, which JSON can hold
-        numbered = [{"keyid": str(i), "sig": entry["sig"]} for i, entry in enumerate(entries)]
+        numbered = [
+            {"keyid": str(i), **{field: entry[field] for field in ("sig", TIMESTAMP) if field in entry}}
+            for i, entry in enumerate(entries)
+        ]
         envelope = Envelope.from_dict(
             {"payload": content["payload"], "payloadType": kind, "signatures": numbered}
         )
@@ -83,7 +91,7 @@ def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def written(envelope: Envelope, signatures: Sequence[Signature]) -> bytes:
     """Return the canonical form of an envelope with these signatures."""
     ordered = sorted(signatures, key=lambda signature: (signature.keyid, signature.signature))
-    numbered = {str(i): Signature(s.keyid, s.signature) for i, s in enumerate(ordered)}
+    numbered = {str(i): signature for i, signature in enumerate(ordered)}
     content = Envelope(envelope.payload, envelope.payload_type, numbered)
     return canonical_json(content.to_dict()) + b"\n"
 
@@ -102,7 +110,7 @@ def with_signatures(envelope: Envelope, signers: Sequence[Signer]) -> bytes:
         )
     for signer in signers:
         key, kind = load_public_key(signer.public_key), type(signer).__name__
-        if is_signed_by(key, envelope, strict=False):
+        if signature_of(key, envelope, strict=False) is not None:
             raise InputError(f"signing key: {key.keyid} has signed already")
         # A signature under this key id was not made with this key.
         signatures = [signature for signature in signatures if signature.keyid != key.keyid]
@@ -118,16 +126,16 @@ def with_signatures(envelope: Envelope, signers: Sequence[Signer]) -> bytes:
     return written(envelope, signatures)
 
 
-def is_signed_by(key: SSlibKey, envelope: Envelope, strict: bool) -> bool:
-    """Return whether one of the signatures fits the key. Unless `strict`, key ids are only hints (DSSE)."""
+def signature_of(key: SSlibKey, envelope: Envelope, strict: bool) -> Signature | None:
+    """Return the signature that fits the key. Unless `strict`, key ids are only hints (DSSE)."""
     for signature in envelope.signatures.values():
         if not strict or signature.keyid == key.keyid:
             try:
                 key.verify_signature(Signature(key.keyid, signature.signature), envelope.pae())
             except UnverifiedSignatureError:
                 continue
-            return True
-    return False
+            return signature
+    return None
 
 
 def check_canonical(envelope: Envelope, data: bytes, trusted: Mapping[str, SSlibKey]) -> None:

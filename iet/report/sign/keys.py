@@ -66,7 +66,7 @@ def load_public_key(key: PublicKey) -> SSlibKey:
     """
     if not isinstance(key, (str, os.PathLike)):
         return _with_our_id(key, "public key")
-    data, _ = _read(key)
+    data, _ = read_pem(key)
     loaded: Any = None
     with contextlib.suppress(ValueError, TypeError, LookupError, UnsupportedAlgorithm, RecursionError):
         if data.lstrip()[:1] == b"{":
@@ -130,7 +130,8 @@ def low_s(signature: Signature, key: SSlibKey) -> Signature:
     order = _crypto_key(key).curve.group_order
     try:
         r, s = decode_dss_signature(bytes.fromhex(signature.signature))
-        return Signature(signature.keyid, encode_dss_signature(r, min(s, order - s)).hex())
+        low = encode_dss_signature(r, min(s, order - s)).hex()
+        return Signature(signature.keyid, low, signature.unrecognized_fields)
     except ValueError:
         return signature  # it is malformed, and its verification will fail
 
@@ -163,7 +164,7 @@ def _signer(key: Any, public: list[SSlibKey], secrets: Callable[[str], str] | No
     scheme = _scheme(key)
     if scheme is None:
         in_file = isinstance(key, (str, os.PathLike))
-        private = _load_private_key(key) if in_file else key
+        private = load_private_key(key) if in_file else key
         if not isinstance(private, (Ed25519PrivateKey, EllipticCurvePrivateKey, RSAPrivateKey)):
             raise InputError(
                 f"signing key: got a {type(key).__name__}, expected a signer, a private key, a path or a URI"
@@ -215,9 +216,9 @@ def _crypto_key(key: SSlibKey) -> Any:
     return serialization.load_pem_public_key(public.encode())
 
 
-def _load_private_key(path: str | os.PathLike[str]) -> Any:
+def load_private_key(path: str | os.PathLike[str]) -> Any:
     """Read a private key in PEM. Raises InputError if other users can read the file, or it is malformed."""
-    data, mode = _read(path)
+    data, mode = read_pem(path)
     if os.name == "posix" and mode & 0o077:
         raise InputError(
             f"{path}: got mode {mode & 0o777:04o}, expected 0600: others can read the private key"
@@ -230,12 +231,15 @@ def _load_private_key(path: str | os.PathLike[str]) -> Any:
     raise InputError(f"{path}: got no private key in PEM without a password, expected one: {_KINDS}")
 
 
-def _read(path: str | os.PathLike[str]) -> tuple[bytes, int]:
+def read_pem(path: str | os.PathLike[str]) -> tuple[bytes, int]:
+    """Return the first 1 MiB of a file of keys or certificates, and its mode, or raise InputError."""
     if "-----" in os.fspath(path) or "\n" in os.fspath(path):
         raise InputError("key: got the content of a key's file, expected its path")
     try:
         with open(pathlib.Path(path).expanduser(), "rb") as file:
-            return file.read(1 << 16), os.fstat(file.fileno()).st_mode
+            return file.read(1 << 20), os.fstat(file.fileno()).st_mode
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "no file can have this name"
-        raise InputError(f"{path}: cannot be read ({reason}); expected the file of a key") from None
+        raise InputError(
+            f"{path}: cannot be read ({reason}); expected a file of keys or certificates"
+        ) from None

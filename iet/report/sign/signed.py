@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from cryptography.x509 import Certificate
 from securesystemslib.dsse import Envelope
 
 from iet.errors import InputError, VerificationError, check_number
@@ -23,13 +24,15 @@ from iet.marks.scheme import canonical_json
 from iet.report.model import REPORT_SCHEMA, Report
 from iet.report.sign.envelope import (
     PAYLOAD_TYPE,
+    TIMESTAMP,
     check_canonical,
-    is_signed_by,
     read_envelope,
+    signature_of,
     unique_names,
     with_signatures,
 )
 from iet.report.sign.keys import PrivateKey, PublicKey, as_list, load_public_key, load_signers
+from iet.report.sign.timestamps import signature_time
 
 if TYPE_CHECKING:
     from iet.marks.foreign.keys import ForeignKeys
@@ -46,10 +49,14 @@ class Verified:
     Attributes:
         statement: the in-toto Statement.
         key_ids: ids of the trusted keys that signed it, in the order of the argument.
+        times: of the signatures of these keys, in UTC, by their verified time stamps. Empty: not verified.
+        stamped: number of these signatures with a time stamp, verified or not.
     """
 
     statement: Mapping[str, Any]
     key_ids: tuple[str, ...]
+    times: tuple[datetime, ...] = ()
+    stamped: int = 0
 
     @property
     def report(self) -> Mapping[str, Any]:
@@ -185,6 +192,7 @@ def verify(
     *,
     threshold: int | None = None,
     strict: bool = False,
+    timestamp_roots: Sequence[Certificate] | None = None,
 ) -> Verified:
     """Verify the signatures of a report, and return its content.
 
@@ -194,14 +202,17 @@ def verify(
         threshold: number of these keys that must have signed; each counts once. None: all.
         strict: accept only the canonical form that `sign` writes, without signatures of other keys: then no
             byte can be changed without the keys. False: accept any DSSE envelope, and ignore signatures of
-            other keys.
+            other keys. Time stamps are not signed by the keys: `timestamp_roots` verifies them.
+        timestamp_roots: certificates of time-stamp authorities (`load_roots`). Each signature of a trusted
+            key must have a time stamp under them. None: time stamps are not verified.
 
     Returns:
         The statement. `Verified.check` compares it with the text and the registry. Each pair of a signature
         and a key is verified at most once.
 
     Raises:
-        VerificationError: the envelope, its key ids, the statement or the signatures were changed.
+        VerificationError: the envelope, its key ids, the statement, the signatures or the time stamps were
+            changed.
         InputError: a key cannot be used, or the threshold is not from 1 to the number of different keys.
     """
     trusted = {key.keyid: key for key in map(load_public_key, as_list(keys))}
@@ -213,14 +224,19 @@ def verify(
     if strict:
         check_canonical(parsed, envelope, trusted)
         required = max(required, len(parsed.signatures))
-    signed = [name for name, key in trusted.items() if is_signed_by(key, parsed, strict)]
+    by_key = {name: signature_of(key, parsed, strict) for name, key in trusted.items()}
+    signed = {name: signature for name, signature in by_key.items() if signature is not None}
     if len(signed) < required:
         names = ", ".join(f"{signature.keyid!r:.80}" for signature in [*parsed.signatures.values()][:4])
         raise VerificationError(
             f"signature: {len(signed)} of {len(trusted)} given keys fit, expected {required}: the statement"
             f" or a signature was changed, or others signed (key ids in the envelope: {names})"
         )
-    return Verified(_statement(parsed.payload, strict), tuple(signed))
+    times: tuple[datetime, ...] = ()
+    if timestamp_roots is not None:
+        times = tuple(signature_time(signature, timestamp_roots) for signature in signed.values())
+    stamped = sum(TIMESTAMP in signature.unrecognized_fields for signature in signed.values())
+    return Verified(_statement(parsed.payload, strict), tuple(signed), times, stamped)
 
 
 def _statement(payload: bytes, strict: bool = False) -> dict[str, Any]:
