@@ -5,6 +5,7 @@ from iet.errors import missing
 try:
     from iet.report.sign.envelope import MAX_BYTES
     from iet.report.sign.keys import PrivateKey, PublicKey, load_public_key, load_signers
+    from iet.report.sign.manifests import embed_manifest, verify_manifest
     from iet.report.sign.signed import (
         PREDICATE_TYPE,
         STATEMENT_TYPE,
@@ -31,11 +32,13 @@ __all__ = [
     "Verified",
     "add_signatures",
     "add_timestamps",
+    "embed_manifest",
     "load_public_key",
     "load_roots",
     "load_signers",
     "request_timestamp",
     "sign",
     "verify",
+    "verify_manifest",
     "verify_timestamp",
 ]
