@@ -1,4 +1,4 @@
-"""Write the tables of docs/reference/numbers.md from the committed results, between their markers.
+"""Write the tables of docs/ from the committed results, between their markers.
 
 python -m benchmarks.tables            rewrite them
 python -m benchmarks.tables --check    exit 1 if they differ from the results
@@ -33,6 +33,9 @@ METHODS = (
     *("IET fourier, cusum", "IET fourier, posterior", "IET gumbel, cusum", "IET gumbel, posterior"),
 )
 """Methods of Table 1 that are shown."""
+
+FORGER_TOKENS = 10_000
+"""Published tokens of the attacks in the table for auditors."""
 
 AGENTS = 6
 """Agents of the texts of which the accuracy is shown."""
@@ -268,6 +271,42 @@ def summary(results: pathlib.Path) -> str:
     return "\n\n".join([table(("what", "measured"), rows), f"Speeds: {'; '.join(processors)}."])
 
 
+def auditor(results: pathlib.Path) -> str:
+    """Return the error rates that an auditor asks for, with their regimes and intervals."""
+    null_levels = _content(results, "null")["null"]["all"]
+    regimes = _content(results, "promises")["regimes"]
+    rates = ", ".join(_rate(null_levels["levels"][level]) for level in ("0.01", "0.001"))
+    caption = "unmarked or foreign text: an agent is found at level 0.01, 0.001"
+    rows = [[caption, f"{rates} of {null_levels['texts']:,} texts"]]
+    named = {}
+    for family in ("gumbel", "fourier"):
+        figures = {name: of[family]["0.01"] for name, of in regimes.items()}
+        total = sum(figure["segments"] for figure in figures.values())
+        worst = max(figures, key=lambda name: float(figures[name]["false"][0]))
+        share, low, high = figures[worst]["false"]
+        without = sum(round(figure["false"][0] * figure["segments"]) for figure in figures.values())
+        named[f"`{family}`"] = f"{figures['turns of 200']['named'][0]:.2f}"
+        rows.append(
+            [
+                f"`{family}`: attributed segments without a token of the named agent",
+                f"{without} of {total:,}; most in {worst!r}: {share:.2g} ({low:.2g} to {high:.2g})",
+            ]
+        )
+    caption = f"turns of 200 tokens: share of the agents' text that is named, {', '.join(named)}"
+    rows.append([caption, ", ".join(named.values())])
+    attacks = [row for row in _content(results, "security")["rows"] if row["seen"] == FORGER_TOKENS]
+    tries = sum(row["tries"] for row in attacks)
+    forged = [sum(row["successes"][name] for row in attacks) for name in ("without", "with")]
+    rows.append(
+        [
+            f"forged from {FORGER_TOKENS:,} published tokens: attributed, without and with an index",
+            f"{forged[0]:.0f} and {forged[1]:.0f} of {tries}",
+        ]
+    )
+    links = ", ".join(f"[{name}](benchmarks/results/{name}.md)" for name in ("null", "promises", "security"))
+    return f"{table(('event', 'measured'), rows)}\n\nMeasured: {links}."
+
+
 def _times(ratio: Mapping[str, float]) -> str:
     return f"{ratio['median']:.2f} x"
 
@@ -276,6 +315,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {
     "docs/reference/numbers.md": {
         f.__name__: f for f in (summary, power, accuracy, null, promises, framing.framing, bulk, paper)
     },
+    "docs/concepts/guarantees.md": {"auditor": auditor},
 }
 """File -> its tables, by the name in their markers."""
 

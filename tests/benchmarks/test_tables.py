@@ -42,11 +42,13 @@ def test_check_fails_for_an_outdated_page_which_is_rewritten(
     assert tables.main(["--check"]) == 1
     assert numbers.read_text() == old
     assert (
-        capsys.readouterr().err == "docs/reference/numbers.md: not the results: python -m benchmarks.tables\n"
+        capsys.readouterr().err == "docs/reference/numbers.md, docs/concepts/guarantees.md: not the results:"
+        " python -m benchmarks.tables\n"
     )
     assert tables.main([]) == 0
     assert tables.main(["--check"]) == 0
     assert "| all | 123,456 |" in numbers.read_text()
+    assert " of 123,456 texts |" in (tmp_path / "docs" / "concepts" / "guarantees.md").read_text()
 
 
 @pytest.mark.parametrize(
