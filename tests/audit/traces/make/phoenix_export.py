@@ -1,4 +1,4 @@
-"""What Phoenix returns of OpenInference's spans: by its REST API, and as a data frame of its client.
+"""OpenInference's spans from Phoenix: from its REST API, and as its client's data frame.
 
 The script starts a server of Phoenix on this machine, with a database in memory.
 """
@@ -6,6 +6,7 @@ The script starts a server of Phoenix on this machine, with a database in memory
 # requires: arize-phoenix==20.26.1
 # requires: openinference-instrumentation-openai-agents==2.6.0
 # requires: openai-agents==0.24.0
+# requires: opentelemetry-exporter-otlp-json-file==0.66b1
 
 import json
 import os
@@ -15,6 +16,7 @@ import time
 import urllib.request
 
 import answers
+import otlp
 from agents import Agent, OpenAIChatCompletionsModel, Runner, set_trace_processors
 from openai import AsyncOpenAI
 from openinference.instrumentation.openai_agents import OpenAIAgentsInstrumentor
@@ -50,11 +52,12 @@ try:
     provider.shutdown()
     time.sleep(10)
     response = urllib.request.urlopen(f"{URL}/v1/projects/garden/spans?limit=100")
-    answers.write("phoenix_spans.json", json.load(response))
+    otlp.save("phoenix_spans.json", json.load(response))
     response = urllib.request.urlopen(f"{URL}/v1/projects/garden/spans/otlpv1?limit=100")
-    answers.write("phoenix_spans_otlp.json", json.load(response))
+    otlp.save("phoenix_spans_otlp.json", json.load(response))
     frame = Client(base_url=URL).spans.get_spans_dataframe(project_identifier="garden")
-    text = frame.to_json(orient="records", lines=True)
-    (answers.RECORDS / "phoenix_dataframe.jsonl").write_text(text, encoding="utf-8")
+    otlp.save(
+        "phoenix_dataframe.jsonl", *map(json.loads, frame.to_json(orient="records", lines=True).splitlines())
+    )
 finally:
     server.terminate()
