@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ from iet.marks.keys import KeyTable
 from iet.marks.sessions import OWN
 from iet.marks.tokenizer import Encoding
 from iet.native.arrays import Bools, Float64s, Int32s, Int64s, UInt8s
-from iet.report.claims import EXCLUDED, CheckedPiece, ClaimReport
+from iet.report.claims import EXCLUDED, CheckedPiece, ClaimReport, HandOver, HandOvers
 
 MAX_SUMS = 1 << 18
 """Maximum number of sums (pieces times keys) in memory at once: 2 MB an array."""
@@ -45,8 +46,29 @@ def check_trace(plan: Plan, trace: Trace, names: Mapping[str, str]) -> ClaimRepo
     skip = {d: piece.skipped for d, piece in enumerate(trace.pieces) if piece.skipped is not None}
     checked = check_claims(plan, [piece.text for piece in trace.pieces], claims, skip)
     return dataclasses.replace(
-        checked, skipped={**checked.skipped, **trace.left_out}, unreadable=dict(trace.unreadable)
+        checked,
+        skipped={**checked.skipped, **trace.left_out},
+        unreadable=dict(trace.unreadable),
+        hand_overs=_hand_overs(trace, names, checked) if trace.transfers else None,
     )
+
+
+def _hand_overs(trace: Trace, names: Mapping[str, str], checked: ClaimReport) -> HandOvers:
+    """Return the hand-overs of a trace, compared with those that the marks show."""
+    agents = [piece.agent for piece in checked.pieces if piece.verdict != "skipped"]
+    shown = [(a, b) for a, b in itertools.pairwise(agents) if a is not None and b is not None and a != b]
+    found, missing = list[HandOver](), list[HandOver]()
+    # Those with a source first, so that one without a source does not take their pair.
+    for transfer in sorted(trace.transfers, key=lambda transfer: transfer.source is None):
+        source = transfer.source and names.get(transfer.source, transfer.source)
+        target = names.get(transfer.target, transfer.target)
+        pair = next((pair for pair in shown if pair[1] == target and source in (None, pair[0])), None)
+        if pair is None:
+            missing.append((source, target))
+        else:
+            shown.remove(pair)
+            found.append(pair)
+    return HandOvers(tuple(found), tuple(missing), tuple(shown))
 
 
 def check_claims(

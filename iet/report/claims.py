@@ -116,6 +116,47 @@ class CheckedPiece:
         return "; ".join(notes)
 
 
+HandOver = tuple[str | None, str]
+"""The agent that hands over, None if the record does not name it, and the agent that takes over."""
+
+
+@dataclasses.dataclass(frozen=True)
+class HandOvers:
+    """The hand-overs that a record claims, compared with those that the marks show.
+
+    The marks show one where two checked pieces, one after the other, have the marks of two agents. A piece
+    without a mark between them hides it. Each pair is listed as often as it occurs.
+
+    Attributes:
+        found: claimed and found.
+        missing: claimed and not found.
+        unclaimed: found and not claimed.
+    """
+
+    found: tuple[HandOver, ...] = ()
+    missing: tuple[HandOver, ...] = ()
+    unclaimed: tuple[HandOver, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """The comparison in words."""
+        titles = {
+            "hand-overs claimed and found": self.found,
+            "claimed and not found": self.missing,
+            "found and not claimed": self.unclaimed,
+        }
+        lines = []
+        for title, pairs in titles.items():
+            counts = collections.Counter(pairs)
+            listed = [
+                f"{harmless(source or 'an unnamed agent')} to {harmless(target)}{f' {n}x' if n > 1 else ''}"
+                for (source, target), n in counts.most_common(MAX_REASONS)
+            ]
+            others = [f"{len(counts) - len(listed)} other pairs"] if len(counts) > len(listed) else []
+            lines.append(f"{title}: {len(pairs)}{' (' + ', '.join(listed + others) + ')' if pairs else ''}")
+        return lines
+
+
 @dataclasses.dataclass(frozen=True)
 class ClaimReport:
     """The result of `Auditor.check`.
@@ -132,6 +173,7 @@ class ClaimReport:
             repeat another one and are no pieces.
         unreadable: number of messages of a trace without text, and of items that are no messages, for each
             reason. They are no pieces.
+        hand_overs: those that the record claims, and those that the marks show; None: the record claims none.
     """
 
     pieces: tuple[CheckedPiece, ...]
@@ -141,6 +183,7 @@ class ClaimReport:
     sessions: int | None = None
     skipped: Mapping[str, int] = dataclasses.field(default_factory=dict)
     unreadable: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    hand_overs: HandOvers | None = None
 
     def of(self, verdict: Verdict) -> tuple[CheckedPiece, ...]:
         """Return the pieces with a verdict. Raises InputError if it is not in `MEANINGS`."""
@@ -179,6 +222,7 @@ class ClaimReport:
             **({} if self.sessions is None else {"sessions": self.sessions}),
             "skipped": dict(self.skipped),
             "unreadable": dict(self.unreadable),
+            **({} if self.hand_overs is None else {"hand_overs": dataclasses.asdict(self.hand_overs)}),
             "pieces": [{**dataclasses.asdict(piece), "note": piece.note} for piece in self.pieces],
         }
 
@@ -205,9 +249,10 @@ class ClaimReport:
         return "\n".join([*lines, "", *self.legend()])
 
     def legend(self) -> list[str]:
-        """Return the meanings of the verdicts that occur, and what the level bounds."""
+        """Return the hand-overs, the meanings of the verdicts that occur, and what the level bounds."""
         occurring = {piece.verdict for piece in self.pieces}
         return [
+            *([] if self.hand_overs is None else ["; ".join(self.hand_overs.lines)]),
             *(f"{verdict}: {meaning}" for verdict, meaning in MEANINGS.items() if verdict in occurring),
             f"probability, at most, that any claim is confirmed wrongly: {self.level:g}; that any is"
             f" contradicted wrongly: {self.level:g}. Words that repeat an earlier piece are evidence for no"

@@ -122,7 +122,7 @@ def test_lines_of_an_unknown_kind_are_skipped(auditor: iet.Auditor, texts: dict[
     message = {"role": "assistant", "name": "planner", "content": texts["planner"]}
     report = checked(auditor, [{"messages": [message]}, {"resourceMetrics": []}])
     assert list(pairs(report)) == [("planner", "confirmed")]
-    assert report.unreadable == {"line of an unknown kind": 1}
+    assert report.unreadable == {"metrics": 1}
 
 
 def test_every_unknown_name_is_reported(auditor: iet.Auditor) -> None:

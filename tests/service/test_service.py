@@ -115,7 +115,7 @@ def test_claims_of_a_conversation_are_checked(service: Running, auditor: iet.Aud
     assert html.body.decode() == expected.to_html()
     for wrong, (value, why) in {
         "agents": ({"Anna": "nobody"}, "agents: got 'nobody'"),
-        "messages": ([{"a": 1}], "messages: got a list of 1"),
+        "messages": ([{"a": 1}], "messages: item 1: got an object with 'a'"),
         "level": (7, "level: got 7.0"),
         "decoder": ("cusum", "decoder: unknown field"),
         "id": (1, "id: unknown field"),
@@ -161,8 +161,8 @@ def test_the_page_is_given_to_who_prefers_it(service: Running, auditor: iet.Audi
         ),
         ({"text": "a", "decoder_options": {"mean_segment": "x"}}, 422, "mean_segment: got 'x'"),
         ({"token_ids": [2**70]}, 422, "token_ids"),
-        ({"messages": []}, 422, "messages: got a list of 0, expected chat messages"),
-        ({"messages": [{"role": 7, "content": "a"}]}, 422, "messages: got a list of 1, first an object with"),
+        ({"messages": []}, 422, "messages: got a list of 0, expected the record"),
+        ({"messages": [{"role": 7, "content": "a"}]}, 422, "messages: item 1: got an object with 'role', "),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, 422, "messages: got no text"),
         ({"messages": [{"role": "user", "content": "a"}], "boundaries": [1]}, 422, "boundaries: got some"),
     ],

@@ -310,10 +310,10 @@ CASES = (
         NAME,
         "An item that is no message among messages",
         lambda t: [
-            {"type": "function_call_output", "output": "x"},
+            {"type": "step", "output": "x"},
             chat("assistant", t["planner"], "planner"),
         ],
-        "planner: confirmed; unreadable (no message: type 'function_call_output')",
+        "planner: confirmed; unreadable (no message: type 'step')",
     ),
     Case(
         JSON,

@@ -5,10 +5,24 @@ Each format returns texts in the order of writing, with or without a name. This 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import collections
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
-from iet.audit.traces import langfuse, messages, spans
+from iet.audit.traces import (
+    a2a,
+    adk,
+    ag2,
+    claude_code,
+    langgraph,
+    messages,
+    openai,
+    pydantic_ai,
+    smolagents,
+    spans,
+    stores,
+    teams,
+)
 from iet.audit.traces.parsing import parse
 from iet.audit.traces.pieces import JOINER, Conversation, Piece, Trace, joined
 from iet.errors import InputError
@@ -21,27 +35,51 @@ class Format(NamedTuple):
 
     Attributes:
         name: what users call it, in messages and in the help of commands.
-        is_of: whether a parsed JSON value, which may be anything, has this format.
-        pieces: (document, names of agents) -> a piece for each message, in the order of writing.
+        fields: fields that its items have, for messages about an unknown kind.
+        is_of: whether a parsed JSON value, which may be anything, is an item of this format.
+        pieces: (lists of items, names of agents) -> a piece for each message, in the order of writing.
     """
 
     name: str
+    fields: tuple[str, ...]
     is_of: Callable[[Any], bool]
-    pieces: Callable[[Any, frozenset[str]], list[Piece]]
+    pieces: Callable[[list[list[Any]], frozenset[str]], list[Piece]]
+
+
+def _format(name: str, module: Any, *fields: str) -> Format:
+    def pieces(lists: list[list[Any]], agents: frozenset[str]) -> list[Piece]:
+        result: list[Piece] = module.pieces([item for items in lists for item in items], agents)
+        return result
+
+    return Format(name, fields, module.is_of, pieces)
 
 
 FORMATS = (
-    Format("OpenTelemetry spans (OTLP JSON)", spans.is_of, spans.pieces),
-    Format("Langfuse's observations", langfuse.is_of, langfuse.pieces),
-    Format("chat messages (OpenAI, LangChain, LangGraph, AutoGen, A2A)", messages.is_of, messages.pieces),
+    _format(
+        "OpenTelemetry spans and log records",
+        *(spans, "resourceSpans", "resourceLogs", "spanId", "span_id", "parent_id", "attributes"),
+    ),
+    _format(
+        "calls in Langfuse, LangSmith, Weave or the Agents SDK",
+        *(stores, "traceId", "parentObservationId", "run_type", "op_name", "inputs", "outputs", "startTime"),
+    ),
+    _format("A2A tasks and events", a2a, "contextId", "taskId", "history", "artifacts", "artifact", "status"),
+    _format("CrewAI and Agno outputs", teams, "raw", "agent", "description", "agent_role", "task"),
+    _format("smolagents steps", smolagents, "step_number", "model_output", "observations", "tool_calls"),
+    _format(
+        "Claude Code transcripts", claude_code, "parentUuid", "isSidechain", "sessionId", "uuid", "message"
+    ),
+    _format("answers of model APIs", openai, "choices", "custom_id", "model", "object"),
+    _format("AG2 events", ag2, "__event__", "created_at", "parts"),
+    _format("Google ADK events", adk, "author", "actions", "invocationId", "invocation_id"),
+    _format("LangGraph streams", langgraph, "langgraph_node", "ns"),
+    _format("Pydantic AI messages", pydantic_ai, "kind", "parts", "model_name", "instructions"),
+    Format("chat messages", ("role", "content", "name", "source", "type"), messages.is_of, messages.pieces),
 )
-"""The formats. The first that recognizes a document reads it, so the most general one is last."""
+"""The formats. The first that recognizes an item reads it, so the most general one is last."""
 
-_NAMES = [entry.name for entry in reversed(FORMATS)]
-NAMES = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
+NAMES = f"{', '.join(entry.name for entry in FORMATS[:-1])}, or {FORMATS[-1].name}"
 """The names of all formats, for messages and help."""
-
-EXPECTED = f"expected {NAMES}"
 
 
 def read(document: Any, *, agents: Collection[str] = ()) -> Trace:
@@ -52,15 +90,7 @@ def read(document: Any, *, agents: Collection[str] = ()) -> Trace:
     no messages, and messages without text, are counted and skipped.
 
     Args:
-        document: one of
-            - messages, a list, {"messages": [...]} or {"history": [...]}: {"role", "content", "name"} as of
-              chat completions, {"type": "ai", "content", "name"} as of LangChain's `model_dump`,
-              `messages_to_dict` or `dumpd`, {"type", "source", "content"} as of AutoGen;
-            - OTLP JSON, {"resourceSpans": [...]}: `gen_ai.output.messages` on a span or its event, or its
-              predecessors (`gen_ai.choice`, `gen_ai.completion.0.content`), or OpenInference's
-              `llm.output_messages`; under `gen_ai.agent.name` (`.id`) of the span or the nearest around it;
-            - Langfuse, {"observations": [...]}, {"data": [...]} or a list: the outputs of generations,
-              under the name of the enclosing agent, or of LangGraph's node.
+        document: a record in one of `FORMATS`. The guide on conversations lists the fields that are read.
         agents: names of agents. They count even with the role "user", which the text of one agent has when
             it is sent to another, and even if the name is the role itself.
 
@@ -70,31 +100,83 @@ def read(document: Any, *, agents: Collection[str] = ()) -> Trace:
     try:
         pieces = _pieces(document, frozenset(agents))
     except RecursionError:  # Python 3.12 and later parse deeper JSON than functions can recurse
-        raise InputError(f"got too deeply nested lists, {EXPECTED}") from None
-    if pieces is None:
-        raise InputError(f"got {_shape(document)}, {EXPECTED}")
+        raise InputError(
+            f"got too deeply nested lists, expected the record of a conversation: {NAMES}"
+        ) from None
     trace = Trace.of(pieces)
     if not trace.pieces:
-        raise InputError(f"got no text in it, {EXPECTED}")
+        raise InputError(f"got no text in it, expected the record of a conversation: {NAMES}")
     return trace
 
 
-def _pieces(document: Any, agents: frozenset[str]) -> list[Piece] | None:
-    for entry in FORMATS:
-        if entry.is_of(document):
-            return entry.pieces(document, agents)
-    if isinstance(document, list):  # JSON lines: each line is a document
-        parts = [None if isinstance(line, list) else _pieces(line, agents) for line in document]
-        unknown = [Piece("", None, "line of an unknown kind")]
-        if any(part is not None for part in parts):
-            return [piece for part in parts for piece in (unknown if part is None else part)]
+def _pieces(document: Any, agents: frozenset[str]) -> list[Piece]:
+    lists, unknown = collections.defaultdict[Format, list[list[Any]]](list), list[Any]()
+    own = collections.defaultdict[Format, list[Any]](list)
+    for element in document if isinstance(document, list) else [document]:
+        entry = _format_of(element)
+        if entry is None:
+            unknown.append(element)
+        elif entry.is_of(element):
+            own[entry].append(element)
+            if len(own[entry]) == 1:
+                lists[entry].append(own[entry])
+        else:
+            lists[entry] += _lists(element, entry, unknown, 0)
+    if not lists:
+        raise InputError(_problem(document, unknown))
+    pieces = [piece for entry, inner in lists.items() for piece in entry.pieces(inner, agents)]
+    return [*pieces, *(Piece("", None, f"no message: {messages.kind_of_item(item)}") for item in unknown)]
+
+
+_DEEPEST = 12
+"""Levels of objects and lists that are searched for items."""
+
+
+def _format_of(element: Any) -> Format | None:
+    """Return the first format that recognizes a value, or else one of the values in it, level by level."""
+    level = [element]
+    for _ in range(_DEEPEST):
+        for entry in FORMATS:
+            if any(map(entry.is_of, level)):
+                return entry
+        level = [inner for value in level for inner in _values(value)]
+        if not level:
+            break
     return None
 
 
-def _shape(document: Any, inner: bool = False) -> str:
-    if isinstance(document, dict):
-        return f"an object with {', '.join(map(repr, list(document)[:4])) or 'nothing in it'}"[:120]
-    if isinstance(document, list):
-        first = f", first {_shape(document[0], inner=True)}" if document and not inner else ""
-        return f"a list of {len(document)}{first}"
-    return type(document).__name__
+def _values(value: Any) -> list[Any]:
+    """Return the objects and lists that a value holds."""
+    values = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [inner for inner in values if isinstance(inner, (dict, list))]
+
+
+def _lists(value: Any, entry: Format, unknown: list[Any], depth: int) -> Iterator[list[Any]]:
+    """Yield the items of each list or object that holds some; add other items of these lists to `unknown`."""
+    items = [inner for inner in _values(value) if entry.is_of(inner)]
+    if items:
+        yield items
+        unknown += (item for item in value if not entry.is_of(item)) if isinstance(value, list) else ()
+    if depth < _DEEPEST:
+        for inner in _values(value):
+            if not entry.is_of(inner):
+                yield from _lists(inner, entry, unknown, depth + 1)
+
+
+def _problem(document: Any, unknown: list[Any]) -> str:
+    """Return what is wrong with a document without an item that can be read."""
+    if not unknown:
+        return f"got a list of 0, expected the record of a conversation: {NAMES}"
+    item = unknown[0]
+    shape = f"{'item 1: ' if isinstance(document, list) else ''}got {_shape(item)}"
+    names = set(item) if isinstance(item, dict) else set()
+    nearest = max(FORMATS, key=lambda entry: len(names.intersection(entry.fields)) / len(entry.fields))
+    if names.isdisjoint(nearest.fields):
+        return f"{shape}, expected the record of a conversation: {NAMES}"
+    return f"{shape}; nearest to {nearest.name}, whose items have {', '.join(map(repr, nearest.fields))}"
+
+
+def _shape(item: Any) -> str:
+    if isinstance(item, dict):
+        return f"an object with {', '.join(map(repr, list(item)[:4])) or 'nothing in it'}"[:120]
+    return f"a list of {len(item)}" if isinstance(item, list) else type(item).__name__

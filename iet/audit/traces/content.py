@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 _TEXT_PARTS = ("text", "output_text", "input_text")
@@ -14,10 +14,13 @@ _PARTS = frozenset(_TEXT_PARTS).union(
 )
 """Types of parts, by which a string is told to be JSON of content and not an agent's own JSON."""
 
-_HOLDERS = ("messages", "choices", "message")
-"""Fields of an API's response that hold messages."""
+_BLOCKS = frozenset({"text", "toolUse", "toolResult", "reasoningContent", "image", "document", "cachePoint"})
+"""Fields of the Bedrock API's blocks of content, which have one field each."""
 
-_TEXT_FIELDS = ("text", "content", "output", "response", "result")
+_HOLDERS = ("messages", "choices", "message", "generations", "update", "outputs", "output", "log")
+"""Fields of an API's response, or of a function's output, that hold messages."""
+
+_TEXT_FIELDS = ("text", "content", "output", "response", "result", "toolResult")
 """Fields of parts that hold text, in tools' results too."""
 
 _DEEPEST = 16
@@ -82,10 +85,24 @@ def decoded(value: Any, is_wanted: Callable[[Any], bool] | None = None) -> Any:
     return value
 
 
+def field_of(item: Mapping[str, Any], name: str) -> Any:
+    """Return a field whose name in a record is in snake case, as given, or in camel case."""
+    first, *others = name.split("_")
+    return item.get(name, item.get(first + "".join(map(str.capitalize, others))))
+
+
 def parsed(value: Any) -> Any:
     """Return the list or object that a string of JSON holds; anything else as it is."""
     inner = _json(value) if isinstance(value, str) else None
     return value if inner is None or isinstance(inner, str) else inner
+
+
+def parsed_text(text: str) -> Any:
+    """Return the value of JSON, or None for other text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _json(text: str) -> Any:
@@ -94,15 +111,14 @@ def _json(text: str) -> Any:
     # A quotation without escapes is a text in quotation marks.
     if (start, end) not in (("{", "}"), ("[", "]")) and not (start == end == '"' and "\\" in text):
         return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    return parsed_text(text)
 
 
 def is_content(value: Any) -> bool:
     """Tell whether JSON is a part of content or a list of parts."""
     parts = value if isinstance(value, list) else [value]
+    if isinstance(value, list) and all(isinstance(part, dict) and len(part) == 1 for part in value):
+        return bool(value) and all(_BLOCKS.issuperset(part) for part in value)
     return bool(parts) and all(
         isinstance(part, dict) and isinstance(part.get("type"), str) and part["type"] in _PARTS
         for part in parts
@@ -141,10 +157,13 @@ def messages_in(value: Any) -> Iterator[dict[str, Any]]:
             if isinstance(part, (dict, str)):
                 yield from messages_in(part)
             elif isinstance(part, list):  # LangChain's callbacks give a list for each prompt of a batch
-                yield from (inner for inner in part if isinstance(inner, dict))
+                for inner in part:
+                    if isinstance(inner, dict):
+                        yield from messages_in(inner)
     elif isinstance(value, dict):
-        for key in _HOLDERS:
-            if isinstance(value.get(key), (list, dict)):
-                yield from messages_in(value[key])
-                return
-        yield value
+        held = (value.get(key) for key in _HOLDERS if not is_message(value))
+        inner = next((inner for inner in held if isinstance(inner, (list, dict, str)) and inner), value)
+        if inner is value:
+            yield value
+        else:
+            yield from messages_in(inner)

@@ -2,27 +2,193 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+import dataclasses
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from iet.audit.traces import roles
-from iet.audit.traces.content import all_text_of, decoded, is_message, text_of
-from iet.audit.traces.pieces import NO_TEXT, Piece
+from iet.audit.traces.content import all_text_of, decoded, is_message, parsed, text_of
+from iet.audit.traces.pieces import NO_TEXT, Piece, Transfer
+
+_HAND_OVER = re.compile(r"(?:Handoff-)?(?:transfer|hand_?off)(?:_back)?_to_(?!agent$)(.+)", re.IGNORECASE)
+"""Names of tools that hand over to an agent: Agents SDK, LangGraph, AutoGen, AG2, Semantic Kernel."""
+
+_SUMMARY = "For context, here is the conversation so far between the user and the previous agent:"
+"""First words of a message in which the Agents SDK repeats the conversation before a hand-over."""
 
 
-def is_of(document: Any) -> bool:
-    """Tell whether the document is a list with messages, or an object with such a list."""
-    return any(_role(_flat(value)) is not None for value in _list(document))
+class Message(NamedTuple):
+    """A message, or an item in place of one, as a format finds it.
+
+    Attributes:
+        value: the message as a chat API has it; anything else is counted.
+        claim: the agent that the record names for it, unless the message has a name of its own.
+        transfer: the hand-over that the record states here.
+        part_of: id of the message that this is one of several parts of.
+    """
+
+    value: Any
+    claim: str | None = None
+    transfer: Transfer | None = None
+    part_of: str | None = None
 
 
-def pieces(document: Any, agents: frozenset[str]) -> list[Piece]:
-    """Return a piece for each message, with an empty text for one that has none."""
+def is_of(item: Any) -> bool:
+    """Tell whether a value is a message."""
+    return _role(_flat(item)) is not None
+
+
+def pieces(lists: Iterable[Iterable[Any]], agents: frozenset[str]) -> list[Piece]:
+    """Return a piece for each message of each list, with an empty text for one that has none."""
+    read_lists = (read((Message(item, part_of=whole_of(item)) for item in items), agents) for items in lists)
+    return [piece for inner in read_lists for piece in inner]
+
+
+def whole_of(item: Any) -> str | None:
+    """Return the id of the whole message, if a stream's item is a part of one."""
+    message = _flat(item)
+    identity = message.get(_STREAMED.get(str(message.get("type")), ""))
+    return identity if isinstance(identity, str) else None
+
+
+_STREAMED = {"AIMessageChunk": "id", "agent_response_update": "message_id"}
+"""Types of parts in streams of LangChain and Microsoft's Agent Framework -> field of the message's id."""
+
+
+def read(messages: Iterable[Message], agents: frozenset[str]) -> list[Piece]:
+    """Return a piece for each message. After a hand-over, messages without a name are the new agent's.
+
+    A call of a tool, its result and an event may state one hand-over, before the next agent writes.
+    """
+    pieces, speaker, owner, last = list[Piece](), None, None, None
+    for i, message in enumerate(_whole_messages(messages)):
+        value = _flat(message.value)
+        if _role(value) is None and not _stated(value, agents):
+            kind = f"no message: {kind_of_item(message.value)}"
+            pieces.append(Piece("", None, kind, f"message {i}"))
+            continue
+        piece = piece_of(value, agents, f"message {i}", message.claim or owner)
+        if piece.skipped is None and piece.text:
+            speaker, last = piece.claim, None
+        transfer = message.transfer or _stated(value, agents) or next(transfers_in(value, None, agents), None)
+        if transfer is not None:
+            owner = transfer.target
+            earlier: Transfer | None = None if last is None else pieces[last].transfer
+            if last is not None and earlier is not None and _is_same(transfer, earlier):
+                stated = earlier._replace(target=transfer.target, source=transfer.source or earlier.source)
+                pieces[last] = dataclasses.replace(pieces[last], transfer=stated)
+            else:
+                last = len(pieces)
+                piece = dataclasses.replace(
+                    piece, transfer=transfer._replace(source=transfer.source or speaker)
+                )
+            speaker = transfer.target
+        pieces.append(piece)
+    return pieces
+
+
+def _is_same(transfer: Transfer, earlier: Transfer) -> bool:
+    return transfer.target == earlier.target or (transfer.id is not None and transfer.id == earlier.id)
+
+
+def _whole_messages(messages: Iterable[Message]) -> list[Message]:
+    """Return messages whose parts are joined, each at the place of its first part."""
+    whole, texts = list[Message](), dict[str, list[str]]()
+    for message in messages:
+        if message.part_of is None:
+            whole.append(message)
+            continue
+        if message.part_of not in texts:
+            whole.append(message)
+        texts.setdefault(message.part_of, []).append(text_of(_content(_flat(message.value))))
     return [
-        piece_of(value, agents, f"message {i}")
-        if _role(_flat(value)) is not None
-        else Piece("", None, f"no message: {_kind(value)}", f"message {i}")
-        for i, value in enumerate(_list(document))
+        message
+        if message.part_of is None
+        else message._replace(value={**_flat(message.value), "content": "".join(texts[message.part_of])})
+        for message in whole
     ]
+
+
+def _stated(message: Mapping[str, Any], agents: Collection[str]) -> Transfer | None:
+    """Return the hand-over that the result of a tool states, or a framework's event.
+
+    The result of the Agents SDK is {"assistant": NAME}, that of Microsoft's Agent Framework
+    {"handoff_to": NAME}. LangGraph's tools have the agent's name in their own.
+    """
+    if message.get("type") in ("HandoffMessage", "handoff_sent") and isinstance(message.get("target"), str):
+        source = message.get("source")
+        return Transfer(source if isinstance(source, str) else None, message["target"])
+    content = _content(message)
+    if content is None or roles.kind_of(_role(message) or "") != roles.TOOL:
+        return None
+    identity = message.get("tool_call_id", message.get("call_id"))
+    identity = identity if isinstance(identity, str) else None
+    output = parsed(all_text_of(content))
+    if isinstance(output, dict) and list(output) in (["assistant"], ["handoff_to"]):
+        name = next(iter(output.values()))
+        return Transfer(None, name, identity) if isinstance(name, str) else None
+    target = _target(message.get("name"), agents)
+    return Transfer(None, target, identity) if target else None
+
+
+def transfers_in(value: Any, source: str | None, agents: Collection[str]) -> Iterator[Transfer]:
+    """Yield the hand-overs that a model's answer calls for, by the names of the tools that it calls."""
+    message = _flat(value)
+    called = [message] if message.get("type") == "function_call" else []
+    for field in ("tool_calls", *_CONTENT):
+        values = decoded(message.get(field))
+        called += (call for call in values if isinstance(call, dict)) if isinstance(values, list) else ()
+    for outer in called:
+        call = next(
+            (outer[name] for name in ("function", "toolUse") if isinstance(outer.get(name), dict)), outer
+        )
+        identity = next(
+            (holder[name] for name in _CALL_IDS for holder in (outer, call) if name in holder), None
+        )
+        name = call.get("name", call.get("tool_name"))
+        target: Any = _target(name, agents)
+        if name in _HAND_OVER_TOOLS:
+            values = (parsed(call.get(field)) for field in _ARGUMENTS)
+            named = [
+                value[field]
+                for value in values
+                if isinstance(value, dict)
+                for field in _TARGETS
+                if field in value
+            ]
+            target = next(iter(named), None)
+        if isinstance(target, str):
+            yield Transfer(source, target, None if identity is None else str(identity))
+
+
+_HAND_OVER_TOOLS = ("handoff", "handoff_to_agent", "transfer_to_agent")
+"""Tools of LlamaIndex, Strands Agents and Google ADK that name the agent in an argument."""
+
+_ARGUMENTS = ("arguments", "args", "input", "tool_kwargs")
+_TARGETS = ("to_agent", "agent_name")
+_CALL_IDS = ("call_id", "id", "toolUseId", "tool_call_id")
+
+
+def _target(tool: Any, agents: Collection[str]) -> str | None:
+    """Return the agent that a tool hands over to, by the tool's name.
+
+    The frameworks replace spaces and capitals in the agent's name.
+    """
+    match = _HAND_OVER.fullmatch(tool) if isinstance(tool, str) else None
+    if match is None:
+        return None
+    spelled = {re.sub(r"\W", "_", agent).casefold(): agent for agent in agents}
+    name = match[1].casefold()
+    return spelled.get(name) or spelled.get(re.sub(r"_\d+$", "", name)) or match[1]
+
+
+_CONTENT = ("content", "contents", "parts", "items", "blocks", "output", "result")
+"""Fields that hold the content of a message or of a tool's result."""
+
+
+def _content(message: Mapping[str, Any]) -> Any:
+    return next((message[field] for field in _CONTENT if message.get(field) not in (None, "", [])), None)
 
 
 def piece_of(value: Any, agents: Collection[str], origin: str, claim: str | None = None) -> Piece:
@@ -36,7 +202,7 @@ def piece_of(value: Any, agents: Collection[str], origin: str, claim: str | None
     """
     message = _flat(value)
     role = _role(message) or ""
-    name = message.get("name")
+    name = message.get("name", message.get("author_name"))
     name = name if isinstance(name, str) and name else None
     kind = roles.kind_of(role)
     if "source" in message and not message.get("role"):  # AutoGen
@@ -57,8 +223,12 @@ def piece_of(value: Any, agents: Collection[str], origin: str, claim: str | None
         skipped = f"role {role!r:.60}, which is no agent of the registry" if role else roles.UNNAMED
     elif kind == roles.USER and name is not None and roles.kind_of(name) != roles.USER:
         skipped = f"{kind} under the name {name!r:.60}"
-    content = message.get("content", message.get("parts", message.get("result")))
+    content = _content(message)
+    if content == "None" and message.get("tool_calls"):  # AG2
+        content = None
     content_text = text_of(content) if skipped is None else all_text_of(content)
+    if content_text.startswith(_SUMMARY):
+        skipped = roles.NOTICE
     if not content_text.strip():
         return Piece("", None, NO_TEXT, origin)
     return Piece(content_text, (name or claim) if skipped is None else None, skipped, origin)
@@ -78,15 +248,6 @@ def input_of(value: Any, agents: Collection[str], origin: str) -> Piece:
     return piece
 
 
-def _list(document: Any) -> list[Any]:
-    if isinstance(document, dict):
-        inner = document.get("messages", document.get("history"))
-        if inner is None and isinstance(document.get("values"), dict):  # a snapshot of LangGraph's state
-            inner = document["values"].get("messages")
-        document = inner
-    return document if isinstance(document, list) else []
-
-
 def _flat(value: Any) -> dict[str, Any]:
     """Return the fields of a message, whatever it is wrapped in."""
     if not isinstance(value, dict):
@@ -97,18 +258,33 @@ def _flat(value: Any) -> dict[str, Any]:
         return {"type": kind, **value["kwargs"]}
     if isinstance(value.get("data"), dict) and isinstance(value.get("type"), str):  # messages_to_dict
         return {**value["data"], "type": value["type"]}
+    if isinstance(value.get("raw_item"), dict):  # an item of a run of the Agents SDK
+        agent = value.get("agent")
+        return {**value["raw_item"], "name": agent.get("name") if isinstance(agent, dict) else None}
+    if isinstance(value.get("response"), dict) and "current_agent_name" in value:  # LlamaIndex's AgentOutput
+        return {**_flat(value["response"]), "name": value["current_agent_name"]}
+    role = value.get("role")
+    if isinstance(role, dict) and isinstance(
+        role.get("value"), str
+    ):  # Microsoft's Agent Framework before 1.0
+        value = {**value, "role": role["value"]}
     inner = decoded(value.get("content"), is_message)
     return {**value, **inner} if is_message(inner) else value
 
 
 _TYPES = frozenset(
     {"human", "ai", "system", "tool", "function", "chat", "remove", "AIMessageChunk"}
+    | {"FunctionExecutionResultMessage"}
     | {"HumanMessage", "AIMessage", "SystemMessage", "ToolMessage", "FunctionMessage", "ChatMessage"}
 )
 """Kinds of LangChain's messages."""
 
 
-def _role(message: dict[str, Any]) -> str | None:
+_CALLS = ("_call", "_call_output")
+"""Last letters of the types of items of the Responses API for a tool's call and output."""
+
+
+def _role(message: Mapping[str, Any]) -> str | None:
     """Return the role of a message, empty if it has only a source; None: it is no message."""
     role = message.get("role")
     if isinstance(role, str):
@@ -116,10 +292,13 @@ def _role(message: dict[str, Any]) -> str | None:
     kind = message.get("type")
     if isinstance(kind, str) and kind in _TYPES:
         return kind
+    if isinstance(kind, str) and kind.endswith(_CALLS):
+        return "tool"
     is_event = "content" in message or (isinstance(kind, str) and kind.endswith(("Event", "Message")))
     return "" if isinstance(message.get("source"), str) and is_event else None
 
 
-def _kind(value: Any) -> str:
+def kind_of_item(value: Any) -> str:
+    """Return what a value is that is no message, in words."""
     kind = value.get("type") if isinstance(value, dict) else type(value).__name__
     return f"type {kind!r:.60}" if isinstance(kind, str) else "an object without a role"

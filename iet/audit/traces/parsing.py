@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from iet.errors import InputError
 
 
 def parse(data: bytes) -> Any:
-    """Return the value of UTF-8 JSON, or a list with the value of each line of JSON lines.
+    """Return the value of UTF-8 JSON, or a list with each value of several (JSON lines, printed objects).
 
     Raises:
         InputError: the data is neither, or is nested too deeply.
@@ -17,35 +18,32 @@ def parse(data: bytes) -> Any:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"byte {error.start} is not UTF-8; expected JSON or JSON lines") from None
+        raise InputError(f"byte {error.start} is not UTF-8; expected {_EXPECTED}") from None
+    values, position = list[Any](), _skip_spaces(text, 0)
     try:
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError as error:
-            first_error = error
-        # Not splitlines(), because JSON strings may contain U+2028 and similar characters.
-        lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-        if len(lines) < 2 or not _is_json(lines[0][1]):  # one document with an error at that line
-            raise InputError(f"line {first_error.lineno}: {first_error.msg}; expected JSON or JSON lines")
-        return [_line(number, line) for number, line in lines]
+        while position < len(text) or not values:
+            value, position = _DECODER.raw_decode(text, position)
+            values.append(value)
+            position = _skip_spaces(text, position)
+    except json.JSONDecodeError as error:
+        line = (
+            text.count("\n", 0, position) + 1 if values else error.lineno
+        )  # the first line of a later value
+        raise InputError(f"line {line}: {error.msg}; expected {_EXPECTED}") from None
     except (RecursionError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(
             f"{type(error).__name__} in JSON; expected less deep lists and shorter numbers"
         ) from None
+    return values[0] if len(values) == 1 else values
 
 
-def _is_json(line: str) -> bool:
-    try:
-        json.loads(line)
-    except json.JSONDecodeError:
-        return False
-    return True
+_EXPECTED = "JSON or JSON lines"
+
+_DECODER = json.JSONDecoder()
+
+_SPACES = re.compile(r"[ \t\r\n]*")  # JSON's white space
 
 
-def _line(number: int, line: str) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"line {number}: {error.msg}; expected JSON or JSON lines") from None
+def _skip_spaces(text: str, position: int) -> int:
+    match = _SPACES.match(text, position)
+    return match.end() if match else position

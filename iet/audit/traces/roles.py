@@ -18,11 +18,17 @@ _ROLES = {
     **dict.fromkeys(("user", "human", "user_proxy", "userproxy"), USER),
     **dict.fromkeys(("system", "developer"), SYSTEM),
     **dict.fromkeys(("tool", "function", "ipython", "tool_result", "tool_response"), TOOL),
+    "functionexecutionresult": TOOL,
+    CHUNK: CHUNK,
 }
 
 _AUTOGEN = {
     # The agent's own words.
     **dict.fromkeys(("TextMessage", "MultiModalMessage", "ThoughtEvent", "CodeGenerationEvent"), AGENT),
+    # Messages in the context of a model, as a saved state has them.
+    "AssistantMessage": AGENT,
+    "UserMessage": USER,
+    "SystemMessage": SYSTEM,
     # Text that another program wrote, under the agent's name.
     **dict.fromkeys(("ToolCallExecutionEvent", "ToolCallSummaryMessage"), TOOL),
     **dict.fromkeys(("CodeExecutionEvent", "MemoryQueryEvent"), TOOL),

@@ -1,0 +1,158 @@
+"""Calls of models, agents and tools as telemetry records them: a tree, with the messages of each call.
+
+An agent's name is on the call of the model or on a call around it: the nearest name counts. The output of a
+call around another one often repeats the inner output.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from iet.audit.traces import roles
+from iet.audit.traces.messages import input_of, output_of, transfers_in
+from iet.audit.traces.pieces import REPEAT, Piece, Transfer
+
+MODEL = "model"
+AGENT = "agent"
+TOOL = "tool"
+
+_FARTHEST = 256
+"""Maximum number of enclosing calls to search for an agent: untrusted records may have endless chains."""
+
+_STEPS = frozenset({"model", "agent", "tools", "call_model", "__start__"})
+"""Nodes inside LangGraph's prebuilt agents. Their names are no agent's."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class Call:
+    """One call.
+
+    Attributes:
+        origin: its place in the record, for reports.
+        id, parent: of this call, and of the call around it; None: unknown.
+        start, end: texts that sort as the times do.
+        kind: `MODEL`, `AGENT` or `TOOL`; None: another kind. A tool's output is no agent's text.
+        agent: the name of the agent that the record states for this call.
+        name: the name of the call. It counts as the agent's if it is a registered agent's name.
+        used, put_out: messages that it took in and put out.
+        result: its output as a whole. It is read if neither this call nor a call inside it put out messages.
+        targets: the agent that it hands over to, as each of several fields states it; None: not stated.
+        caller: the agent that called it.
+    """
+
+    origin: str
+    id: str | None = None
+    parent: str | None = None
+    start: str = ""
+    end: str = ""
+    kind: str | None = None
+    agent: str | None = None
+    name: str | None = None
+    used: Sequence[dict[str, Any]] = ()
+    put_out: Sequence[dict[str, Any]] = ()
+    result: Sequence[dict[str, Any]] = ()
+    targets: Sequence[str | None] = ()
+    caller: str | None = None
+
+
+def sortable(time: Any) -> str:
+    """Return a time as text that sorts: integers by value, ISO 8601 in UTC as it is, "" for anything else."""
+    if isinstance(time, (int, float)) and not isinstance(time, bool) and abs(time) < 1e20:
+        return f"{time:026.6f}"
+    text = time if isinstance(time, str) else ""
+    return text.zfill(26) if text.isdecimal() else text
+
+
+def agent_in(values: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """Return the first name of an agent in some fields. Steps of prebuilt agents do not count."""
+    found = (values.get(name) for name in names)
+    return next((value for value in found if isinstance(value, str) and value and value not in _STEPS), None)
+
+
+def pieces_of(calls: Sequence[Call], agents: frozenset[str]) -> list[Piece]:
+    """Return the input and output of each call, in the order of their ends."""
+    calls = sorted(calls, key=lambda call: (call.end or call.start, call.start))
+    by_id = {call.id: call for call in calls if call.id is not None}
+    inner = [call for call in calls if call.put_out and call.kind != TOOL]
+    has_inner = {id(outer) for call in inner for outer in _around(call, by_id) if outer is not call}
+    read = [_pieces_of(call, by_id, agents, id(call) in has_inner) for call in calls]
+    nested = collections.defaultdict[int, set[str]](set)
+    for call, (_, put_out) in zip(calls, read, strict=True):
+        for outer in _around(call, by_id):
+            if outer is not call:
+                nested[id(outer)].update(piece.text.strip() for piece in put_out if piece.skipped is None)
+    pieces = list[Piece]()
+    for call, (used, put_out) in zip(calls, read, strict=True):
+        pieces += used
+        for piece in put_out:
+            # An agent that calls another one, or hands over to it, may end with that one's words.
+            relayed = piece.skipped is None and piece.text.strip() in nested[id(call)]
+            pieces.append(Piece(piece.text, None, REPEAT, piece.origin) if relayed else piece)
+    return [*pieces, *_transfers(calls, by_id, agents, has_inner)]
+
+
+def _pieces_of(
+    call: Call, by_id: Mapping[str, Call], agents: frozenset[str], has_inner: bool
+) -> tuple[list[Piece], list[Piece]]:
+    """Return what went into one call, and what came out of it."""
+    put_out = call.put_out
+    if not put_out and not has_inner and (call.kind is not None or call.name in agents):
+        put_out = call.result
+    claim = _claim(call, by_id, agents) if put_out else None
+    outputs = [output_of(value, agents, call.origin, claim) for value in put_out]
+    if call.kind == TOOL:
+        outputs = [Piece(piece.text, None, roles.TOOL, call.origin) for piece in outputs]
+    return [input_of(value, agents, call.origin) for value in call.used], outputs
+
+
+def _around(inner: Call, by_id: Mapping[str, Call]) -> Iterator[Call]:
+    """Yield a call, the one around it, and so on, as long as the ids are known."""
+    here: Call | None = inner
+    for _ in range(_FARTHEST):
+        if here is None:
+            return
+        yield here
+        here = None if here.parent is None else by_id.get(here.parent)
+
+
+def _claim(call: Call, by_id: Mapping[str, Call], agents: frozenset[str]) -> str | None:
+    for here in _around(call, by_id):
+        if here.agent is not None:
+            return here.agent
+        if here.name in agents:
+            return here.name
+    return None
+
+
+def _transfers(
+    calls: Sequence[Call], by_id: Mapping[str, Call], agents: frozenset[str], has_inner: Collection[int]
+) -> Iterator[Piece]:
+    """Yield a piece without text for each stated hand-over.
+
+    Fields of the call that hands over, the model's call of a tool, and the call of the agent that takes over
+    may all state the same one.
+    """
+    groups = collections.defaultdict[str, list[tuple[Transfer, str]]](list)
+    for call in calls:
+        agent = _claim(call, by_id, agents)
+        for field, target in enumerate(call.targets):
+            if target is not None:
+                groups[f"field {field}"].append((Transfer(agent, target), call.origin))
+        for value in call.put_out if call.kind != TOOL and id(call) not in has_inner else ():
+            groups["tools"] += ((transfer, call.origin) for transfer in transfers_in(value, agent, agents))
+        if call.caller is not None and agent is not None and agent != call.caller:
+            groups["callers"].append((Transfer(call.caller, agent), call.origin))
+    seen = collections.Counter[tuple[str | None, str]]()
+    for group in groups.values():
+        again = seen.copy()
+        for transfer, origin in {
+            transfer.id or i: (transfer, origin) for i, (transfer, origin) in enumerate(group)
+        }.values():
+            if again[transfer[:2]] > 0:
+                again[transfer[:2]] -= 1
+            else:
+                seen[transfer[:2]] += 1
+                yield Piece("", None, roles.NOTICE, origin, transfer)
