@@ -24,18 +24,23 @@ from iet.bulk.sources import conversations, expand, not_read_note
 from iet.bulk.summary import RunSummary
 from iet.errors import InputError
 from iet.native.arrays import Int64s
-from iet.report.claims import MEANINGS, ClaimReport
+from iet.report.claims import MEANINGS, ClaimReport, HandOvers
 
 COLUMN = "messages"
 """Default column of Parquet files that holds the conversations."""
 
 _VERDICTS = tuple(verdict.replace(" ", "_") for verdict in MEANINGS)
 
+_HAND_OVERS = tuple(f"hand_overs_{field.name}" for field in dataclasses.fields(HandOvers))
+
 CONVERSATIONS = pa.schema(
-    [*ORIGIN, *((name, pa.int64()) for name in ("pieces", *_VERDICTS, "unreadable"))],
+    [*ORIGIN, *((name, pa.int64()) for name in ("pieces", *_VERDICTS, "unreadable", *_HAND_OVERS))],
     {"iet.schema": "iet.conversations/1"},
 )
-"""A row for each conversation: its file, row and id, its number of pieces, and the number of each verdict."""
+"""A row for each conversation: its file, row and id, its number of pieces, and the number of each verdict.
+
+The numbers of hand-overs are those of `iet.report.claims.HandOvers`, null if the record states none.
+"""
 
 _PIECE = {
     **dict.fromkeys(("claim", "verdict", "agent"), pa.string()),
@@ -111,6 +116,13 @@ class CheckJob(Job):
             [len(report.pieces) for report in results],
             *([count[verdict] for count in counts] for verdict in MEANINGS),
             [sum(report.unreadable.values()) for report in results],
+            *(
+                [
+                    None if report.hand_overs is None else len(getattr(report.hand_overs, field.name))
+                    for report in results
+                ]
+                for field in dataclasses.fields(HandOvers)
+            ),
         ]
         pieces = [piece for report in results for piece in report.pieces]
         documents = pa.array([d for d, report in enumerate(results) for _ in report.pieces], pa.int64())

@@ -125,6 +125,62 @@ def test_lines_of_an_unknown_kind_are_skipped(auditor: iet.Auditor, texts: dict[
     assert report.unreadable == {"metrics": 1}
 
 
+def hand_off(target: str, identity: str) -> dict[str, Any]:
+    call = {"id": identity, "function": {"name": f"transfer_to_{target}", "arguments": "{}"}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def test_stated_hand_overs_are_compared_with_the_marks(auditor: iet.Auditor, texts: dict[str, str]) -> None:
+    log = [
+        {"role": "assistant", "name": "planner", "content": texts["planner"]},
+        hand_off("critic", "1"),
+        {"role": "tool", "name": "transfer_to_critic", "tool_call_id": "1", "content": "done"},
+        {"role": "assistant", "name": "critic", "content": texts["critic"]},
+        hand_off("writer", "2"),
+        {"role": "assistant", "name": "planner", "content": texts["russian"]},
+    ]
+    report = checked(auditor, log)
+    assert [piece.agent for piece in report.pieces if piece.verdict != "skipped"] == [
+        "planner",
+        "critic",
+        "planner",
+    ]
+    expected = {
+        "found": (("planner", "critic"),),
+        "missing": (("critic", "writer"),),
+        "unclaimed": (("critic", "planner"),),
+    }
+    assert report.to_dict()["hand_overs"] == expected
+    line = (
+        "hand-overs claimed and found: 1 (planner to critic); claimed and not found: 1 (critic to writer);"
+        " found and not claimed: 1 (critic to planner)"
+    )
+    assert line in report.text()
+    assert line in report.to_html()
+
+
+def test_a_hand_over_is_not_shown_across_a_piece_without_a_mark(
+    auditor: iet.Auditor, texts: dict[str, str]
+) -> None:
+    log = [
+        {"role": "assistant", "name": "planner", "content": texts["planner"]},
+        hand_off("critic", "1"),
+        {"role": "assistant", "content": "Too short."},
+        {"role": "assistant", "name": "critic", "content": texts["critic"]},
+    ]
+    report = checked(auditor, log)
+    assert report.hand_overs is not None
+    assert (report.hand_overs.found, report.hand_overs.missing) == ((), (("planner", "critic"),))
+
+
+def test_a_record_that_states_no_hand_over_gets_no_comparison(
+    auditor: iet.Auditor, texts: dict[str, str]
+) -> None:
+    log = [{"role": "assistant", "name": "planner", "content": texts["planner"]}]
+    assert checked(auditor, log).hand_overs is None
+    assert "hand_overs" not in checked(auditor, log).to_dict()
+
+
 def test_every_unknown_name_is_reported(auditor: iet.Auditor) -> None:
     log = [{"role": "assistant", "name": f"plannr {i}" * 50, "content": f"w{i}"} for i in range(300)]
     assert len(checked(auditor, log).of("unknown name")) == 300

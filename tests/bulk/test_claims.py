@@ -72,6 +72,23 @@ def test_a_conversation_a_line(
     assert "1 conversations have a contradicted piece" in summary.lines()[0]
 
 
+def test_stated_hand_overs_are_counted(
+    auditor: Auditor, conversations: list[dict[str, Any]], tmp_path: pathlib.Path
+) -> None:
+    log = list(conversations[0]["messages"])
+    call = {"id": "1", "type": "function", "function": {"name": "transfer_to_critic", "arguments": "{}"}}
+    stated = {"role": "assistant", "name": "Planning agent", "content": None, "tool_calls": [call]}
+    agents = [i for i, message in enumerate(log) if message["role"] == "assistant"]
+    with_call = [*log[: agents[0] + 1], stated, *log[agents[0] + 1 :]]
+    (tmp_path / "logs.jsonl").write_text("\n".join(map(json.dumps, (log, with_call))))
+    check_files(auditor, [tmp_path / "logs.jsonl"], tmp_path / "out", names=NAMES, per_line=True)
+    counts = [
+        [row[f"hand_overs_{name}"] for name in ("found", "missing", "unclaimed")]
+        for row in rows_of(tmp_path / "out", "documents")
+    ]
+    assert counts == [[None, None, None], [1, 0, 0]]
+
+
 def test_files_folders_and_columns(
     auditor: Auditor, conversations: list[dict[str, Any]], tmp_path: pathlib.Path
 ) -> None:
