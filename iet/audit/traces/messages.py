@@ -57,33 +57,39 @@ _STREAMED = {"AIMessageChunk": "id", "agent_response_update": "message_id"}
 
 
 def read(messages: Iterable[Message], agents: frozenset[str]) -> list[Piece]:
-    """Return a piece for each message. After a hand-over, messages without a name are the new agent's.
+    """Return a piece for each message of one conversation.
 
-    A call of a tool, its result and an event may state one hand-over, before the next agent writes.
+    A call of a tool, its result and an event may state one hand-over, before the next agent writes. Once a
+    result or an event confirms it, messages without a name are the new agent's.
     """
-    pieces, speaker, owner, last = list[Piece](), None, None, None
+    pieces, targets = list[Piece](), dict[str, str]()
+    speaker: str | None = None  # the agent that wrote last or took over
+    owner: str | None = None  # the agent of messages without a name
+    last: int | None = None  # the last hand-over, until an agent writes
     for i, message in enumerate(_whole_messages(messages)):
         value = _flat(message.value)
-        if _role(value) is None and not _stated(value, agents):
+        result = message.transfer or _stated(value, agents, targets)
+        if _role(value) is None and result is None:
             kind = f"no message: {kind_of_item(message.value)}"
             pieces.append(Piece("", None, kind, f"message {i}"))
             continue
         piece = piece_of(value, agents, f"message {i}", message.claim or owner)
         if piece.skipped is None and piece.text:
             speaker, last = piece.claim, None
-        transfer = message.transfer or _stated(value, agents) or next(transfers_in(value, None, agents), None)
+        transfer = result or next(transfers_in(value, None, agents), None)
         if transfer is not None:
-            owner = transfer.target
-            earlier: Transfer | None = None if last is None else pieces[last].transfer
+            if transfer.id is not None:
+                targets[transfer.id] = transfer.target
+            earlier = None if last is None else pieces[last].transfer
             if last is not None and earlier is not None and _is_same(transfer, earlier):
                 stated = earlier._replace(target=transfer.target, source=transfer.source or earlier.source)
                 pieces[last] = dataclasses.replace(pieces[last], transfer=stated)
             else:
                 last = len(pieces)
-                piece = dataclasses.replace(
-                    piece, transfer=transfer._replace(source=transfer.source or speaker)
-                )
+                source = transfer.source or speaker
+                piece = dataclasses.replace(piece, transfer=transfer._replace(source=source))
             speaker = transfer.target
+        owner = owner if result is None else result.target
         pieces.append(piece)
     return pieces
 
@@ -110,26 +116,53 @@ def _whole_messages(messages: Iterable[Message]) -> list[Message]:
     ]
 
 
-def _stated(message: Mapping[str, Any], agents: Collection[str]) -> Transfer | None:
-    """Return the hand-over that the result of a tool states, or a framework's event.
+def _stated(
+    message: Mapping[str, Any], agents: Collection[str], targets: Mapping[str, str]
+) -> Transfer | None:
+    """Return the hand-over that the result of a tool confirms, or a framework's event.
 
     The result of the Agents SDK is {"assistant": NAME}, that of Microsoft's Agent Framework
-    {"handoff_to": NAME}. LangGraph's tools have the agent's name in their own.
+    {"handoff_to": NAME}. Other results are a sentence with the agent's name; an error is one too.
+
+    Args:
+        message: the result or event.
+        agents: names of agents.
+        targets: id of a call that hands over -> the agent that it names.
     """
     if message.get("type") in ("HandoffMessage", "handoff_sent") and isinstance(message.get("target"), str):
         source = message.get("source")
         return Transfer(source if isinstance(source, str) else None, message["target"])
-    content = _content(message)
-    if content is None or roles.kind_of(_role(message) or "") != roles.TOOL:
+    if roles.kind_of(_role(message) or "") != roles.TOOL:
         return None
-    identity = message.get("tool_call_id", message.get("call_id"))
-    identity = identity if isinstance(identity, str) else None
-    output = parsed(all_text_of(content))
+    extra = message.get("additional_kwargs")
+    ids = [
+        holder.get(field) for holder in (message, extra) if isinstance(holder, dict) for field in _RESULT_IDS
+    ]
+    identity = next((value for value in ids if isinstance(value, str)), None)
+    text = all_text_of(_content(message))
+    output = parsed(text)
     if isinstance(output, dict) and list(output) in (["assistant"], ["handoff_to"]):
         name = next(iter(output.values()))
         return Transfer(None, name, identity) if isinstance(name, str) else None
-    target = _target(message.get("name"), agents)
-    return Transfer(None, target, identity) if target else None
+    target = targets.get(identity or "") or _target(message.get("name"), agents)
+    is_error = message.get("status") == "error" or _ERROR.search(text)
+    if target is None or is_error or not _mentions(text, target):
+        return None
+    return Transfer(None, target, identity)
+
+
+_RESULT_IDS = ("tool_call_id", "call_id")
+
+_ERROR = re.compile(r"\b(?:not|no|error|fail\w*|invalid|unknown|cannot|denied)\b", re.IGNORECASE)
+"""Words in the result of a hand-over that failed."""
+
+
+def _mentions(text: str, agent: str) -> bool:
+    return _spelled(agent) in _spelled(text)
+
+
+def _spelled(name: str) -> str:
+    return re.sub(r"\W", "_", name).casefold()
 
 
 def transfers_in(value: Any, source: str | None, agents: Collection[str]) -> Iterator[Transfer]:
@@ -178,7 +211,7 @@ def _target(tool: Any, agents: Collection[str]) -> str | None:
     match = _HAND_OVER.fullmatch(tool) if isinstance(tool, str) else None
     if match is None:
         return None
-    spelled = {re.sub(r"\W", "_", agent).casefold(): agent for agent in agents}
+    spelled = {_spelled(agent): agent for agent in agents}
     name = match[1].casefold()
     return spelled.get(name) or spelled.get(re.sub(r"_\d+$", "", name)) or match[1]
 
