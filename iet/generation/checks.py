@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 from iet.errors import InputError, ShapeError
@@ -11,6 +12,11 @@ from iet.marks.scheme import Scheme
 
 MAX_TEMPERATURE = 1e6
 """Of a request that is marked."""
+
+MIN_TEMPERATURE = 0.01
+"""Of sampling that a mark can change. The random variates -log(-log u) of two tokens differ by at most 20, so
+tokens whose logits are more than 20·T apart (0.2 here) never change places, and those more than 5·T apart
+hardly ever. vLLM, too, samples at no lower temperature."""
 
 
 def check_registry(registry: object) -> None:
@@ -105,6 +111,12 @@ def before_temperature(scheme: Scheme, temperature: object) -> float:
         or not 0 < temperature < float("inf")
     ):
         raise InputError(f"temperature: got {temperature!r}, expected a finite number above 0")
+    if temperature < MIN_TEMPERATURE:
+        warnings.warn(
+            f"nothing is marked: temperature is {temperature:g}, at which the likeliest token is as good as"
+            f" certain: sample with at least {MIN_TEMPERATURE:g}, or pass 1.0 if the sampler does not divide",
+            stacklevel=3,
+        )
     return float(temperature)
 
 

@@ -94,6 +94,8 @@ class LogitsProcessor:
         self._context_len = scheme.n_gram - 1
         if isinstance(top_k, bool) or not isinstance(top_k, int):
             raise InputError(f"top_k: got {top_k!r:.80}, expected an int")
+        if top_k == 1 and self._keys.profile.family.chooses:
+            raise InputError("top_k: got 1, expected more, or 0 for all: one token to keep carries no mark")
         if not 0 < top_p <= 1:
             raise InputError(f"top_p: got {top_p!r:.80}, expected a number above 0, at most 1")
         check_number("min_p", min_p, 0, 1, integer=False)

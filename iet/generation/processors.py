@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,11 +30,13 @@ class Processor(transformers.LogitsProcessor):
         slots: NDArray[np.int32],
         temperature: float,
         first_call_shows_prompts: bool,
+        rows_of_each_prompt: int | None = None,
     ) -> None:
         self._keys = keys
         self._slots = slots
         self._temperature = temperature
         self._check_prompts = first_call_shows_prompts
+        self._rows_of_each_prompt = rows_of_each_prompt
         # Slots and temperatures of a batch, and its slots on devices. The tuple is replaced as a whole, so
         # that threads that share a processor do not disturb each other.
         self._rows = slots[:0], np.empty(0, dtype=np.float32), dict[torch.device, torch.Tensor]()
@@ -70,10 +73,20 @@ class Processor(transformers.LogitsProcessor):
                 got=f"shape {list(input_ids.shape)}",
                 expected="[B, T]: continuous batching hides the context that a mark is made from",
             )
-        same_prompt = functools.partial(_rows_repeat, input_ids) if self._check_prompts else None
+        same_prompt = self._same_prompt(input_ids) if self._check_prompts else None
         repeats = rows_of_a_prompt(len(input_ids), len(self._slots), same_prompt)
         self._check_prompts = False
         return repeats
+
+    def _same_prompt(self, input_ids: torch.Tensor) -> Callable[[int], bool]:
+        """Return a function of the size of groups of rows: whether the rows of each group share a prompt.
+
+        `generate` knows the size. Otherwise the ids are compared, which embeddings and encoders make equal.
+        """
+        known = self._rows_of_each_prompt
+        if known is not None:
+            return lambda repeats: repeats == known
+        return functools.partial(_rows_repeat, input_ids)
 
     def _of_rows(self, rows: int, repeats: int, device: torch.device) -> tuple[Any, Any]:
         """Return slots and temperatures [B] on the logits' device, copied there once."""
@@ -108,8 +121,9 @@ class KeyedSampler(Processor):
         first_call_shows_prompts: bool,
         free: FreeTokens,
         seed: int | None,
+        rows_of_each_prompt: int | None = None,
     ) -> None:
-        super().__init__(keys, slots, 1.0, first_call_shows_prompts)
+        super().__init__(keys, slots, 1.0, first_call_shows_prompts, rows_of_each_prompt)
         self._free, self._seed = free, seed
         self._sequences: _Sequences | None = None
 

@@ -34,7 +34,7 @@ import numpy as np
 
 from iet.errors import IetError, InputError, RegistryError, check_number, shown
 from iet.generation.agents import AGENT_FIELD, SESSION_FIELD, SGLANG_PROCESSOR, session_of_request
-from iet.generation.checks import MAX_TEMPERATURE, check_registry, switch
+from iet.generation.checks import MAX_TEMPERATURE, MIN_TEMPERATURE, check_registry, switch
 from iet.generation.contexts import SequenceContexts
 from iet.generation.free import FreeTokens, check_seed, free_of_environment, request_key, warn_of_limit
 from iet.generation.sessions import SessionRow, SessionRows
@@ -256,6 +256,11 @@ def _check_drawn(request: Any) -> None:
         value = getattr(params, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e18:
             raise InputError(f"{name}: got {shown(value)}, expected a finite number")
+    if params.temperature < MIN_TEMPERATURE:
+        raise InputError(
+            f"temperature: got {params.temperature:g}, expected at least {MIN_TEMPERATURE:g}: below it the"
+            " likeliest token is as good as certain, so nothing would be marked"
+        )
     limit = getattr(params, "max_new_tokens", None)
     if isinstance(limit, int) and limit <= _free().first:
         warn_of_limit(_log, "max_new_tokens", limit, _free().first)

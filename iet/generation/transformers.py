@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from iet.errors import InputError, SchemeMismatch, ShapeError, missing
 from iet.generation.checks import (
+    MIN_TEMPERATURE,
     before_temperature,
     check_model_vocabulary,
     check_registry,
@@ -130,7 +131,8 @@ class WatermarkingConfig(BaseWatermarkingConfig):
 
     The documented default. With a scheme of family "gumbel" it chooses the token itself
     (docs/internals/gumbel.md): that needs `do_sample=True` and no beams. Under greedy decoding or beam search
-    nothing could be marked: `generate` then warns and its logits stay as they are.
+    nothing could be marked: `generate` then warns and its logits stay as they are. In every family it does so
+    if it samples with `top_k=1` or a temperature below 0.01.
 
     In family "gumbel" the first tokens of an answer, and a small share of the others, are left to the sampler
     (`FreeTokens`), so that the same prompt gets different answers. Rows differ in their free tokens.
@@ -206,21 +208,14 @@ class WatermarkingConfig(BaseWatermarkingConfig):
         keys, slots = self._marking()
         check_model_vocabulary(vocab_size, keys.profile.vocab_size)
         of_prompts = len(slots) > 1 or not isinstance(self.agents, str)
-        if not keys.profile.family.chooses:
-            return Processor(keys, slots, 1.0, of_prompts)
         config = self._config_of_caller()
-        reason = None
-        if config is not None and (config.num_beams or 1) > 1:
-            reason = f"num_beams is {config.num_beams}"
-        elif config is not None and config.do_sample is not True:
-            reason = f"do_sample is {config.do_sample}"
+        reason = None if config is None else _why_unmarked(config, keys.profile.family.chooses)
         if reason is not None:
-            warnings.warn(
-                f"nothing is marked: {reason}, but family gumbel marks by sampling tokens:"
-                " pass do_sample=True and num_beams=1 to generate, or use another family",
-                stacklevel=2,
-            )
+            warnings.warn(f"nothing is marked: {reason}", stacklevel=2)
             return Untouched()
+        rows = None if config is None else max(config.num_beams or 1, config.num_return_sequences or 1)
+        if not keys.profile.family.chooses:
+            return Processor(keys, slots, 1.0, of_prompts, rows)
         limit = None if config is None else config.max_new_tokens
         if limit is not None and limit <= self.free.first:
             warnings.warn(
@@ -228,7 +223,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
                 " answer are free; allow more tokens, or pass iet.FreeTokens(first=...) with fewer",
                 stacklevel=2,
             )
-        return KeyedSampler(keys, slots, of_prompts, self.free, self.seed)
+        return KeyedSampler(keys, slots, of_prompts, self.free, self.seed, rows)
 
     def _marking(self) -> tuple[KeyTable, NDArray[np.int32]]:
         return _marking(self.registry, self.agents, self.profile, self.session)
@@ -326,6 +321,30 @@ class WatermarkingConfig(BaseWatermarkingConfig):
 
 
 _FORMAT_KEY = "_iet.WatermarkingConfig"
+
+
+def _why_unmarked(config: Any, chooses: bool) -> str | None:
+    """Return why `generate` with this generation config would leave a mark nothing to change, or None."""
+    reason = None
+    if chooses and (config.num_beams or 1) > 1:
+        reason = f"num_beams is {config.num_beams}"
+    elif chooses and config.do_sample is not True:
+        reason = f"do_sample is {config.do_sample}"
+    if reason is not None:
+        return (
+            f"{reason}, but family gumbel marks by sampling tokens: pass do_sample=True and num_beams=1 to"
+            " generate, or use another family"
+        )
+    if config.do_sample is not True:  # then top_k and temperature have no effect
+        return None
+    if config.top_k == 1 and (config.num_beams or 1) == 1:  # beams keep at least two tokens
+        return "top_k is 1, which leaves no choice between tokens: pass a larger one to generate, or 0"
+    if config.temperature is not None and config.temperature < MIN_TEMPERATURE:
+        return (
+            f"temperature is {config.temperature:g}, at which the likeliest token is as good as certain: pass"
+            f" at least {MIN_TEMPERATURE:g} to generate"
+        )
+    return None
 
 
 def _is_saved_with_a_generation_config() -> bool:

@@ -164,6 +164,29 @@ def test_warns_without_sampling_and_marks_nothing(options: Any, why: str) -> Non
         assert torch.equal(step, expected)
 
 
+@pytest.mark.parametrize("family", ["fourier", "gumbel"])
+@pytest.mark.parametrize("options", [{"top_k": 1}, {"temperature": 0.009}, {"top_k": 1, "temperature": 5.0}])
+def test_warns_if_sampling_has_no_choice(family: str, options: Any) -> None:
+    registry = team(family=family)
+    name = next(iter(options))
+    unmarked = generate(None, **options)
+    with pytest.warns(UserWarning, match=f"nothing is marked: {name} is {options[name]}, .*pass") as caught:
+        output = generate(config(registry, "planner"), **options)
+    assert sum("nothing is marked" in str(warning.message) for warning in caught) == 1
+    assert torch.equal(output.sequences, unmarked.sequences)
+
+
+@pytest.mark.parametrize("options", [{"top_k": 2}, {"temperature": 0.01}, {"top_k": 1, "num_beams": 2}])
+def test_does_not_warn_if_sampling_has_a_choice(options: Any) -> None:
+    marking = config(team(), "planner")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        output = generate(marking, **options)
+        greedy = generate(marking, do_sample=False)
+    assert not torch.equal(output.scores[0], generate(None, **options).scores[0])
+    assert not torch.equal(greedy.scores[0], generate(None, do_sample=False).scores[0])
+
+
 def test_do_sample_is_read_from_any_generation_config() -> None:
     marking = config(TEAM, "planner")
     settings = {"top_k": 0, "max_new_tokens": 4, "watermarking_config": marking}

@@ -288,6 +288,7 @@ def test_marks_strided_scores_in_place() -> None:
         ({"agent": "planer"}, RegistryError, "did you mean 'planner'"),
         ({"registry": "team.json"}, InputError, r"expected iet\.Registry"),
         ({"top_k": 0.5}, InputError, "top_k: got 0.5, expected an int"),
+        ({"registry": team(family="gumbel"), "top_k": 1}, InputError, "top_k: got 1, expected more, or 0"),
         ({"top_p": 0.0}, InputError, "top_p: got 0.0, expected a number above 0"),
         ({"min_p": 1.1}, InputError, "min_p: got 1.1, expected a number from 0 to 1"),
         ({"model": Stub(draft_model=types.SimpleNamespace())}, InputError, "draft_model"),
@@ -305,6 +306,11 @@ def test_rejects_invalid_arguments(options: dict[str, Any], error: type[Exceptio
     }
     with pytest.raises(error, match=named):
         LogitsProcessor(**arguments)
+
+
+def test_warns_of_a_temperature_near_0() -> None:
+    with pytest.warns(UserWarning, match="nothing is marked: temperature is 0.001"):
+        LogitsProcessor(team(), "planner", 0.001, model=Stub())
 
 
 def test_raw_placement_needs_no_temperature() -> None:

@@ -98,7 +98,12 @@ def token_of(
 
 
 @pytest.mark.parametrize(
-    ("sampling", "message"), [({"top_k": 1}, "greedy decoding"), ({"return_logprob": True}, "logprobs: got")]
+    ("sampling", "message"),
+    [
+        ({"top_k": 1}, "greedy decoding"),
+        ({"temperature": 0.009}, "temperature: got 0.009, expected at least 0.01"),
+        ({"return_logprob": True}, "logprobs: got"),
+    ],
 )
 def test_unmarkable_requests_end_alone(
     sglang: types.SimpleNamespace, registry: iet.Registry, sampling: dict[str, Any], message: str

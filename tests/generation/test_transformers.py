@@ -229,6 +229,40 @@ def test_rejects_wrong_numbers_of_agents() -> None:
             generate(iet.WatermarkingConfig(TEAM, agents), prompt)
 
 
+def encoder_decoder() -> Any:
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "vocab_size": V}
+    config = transformers.T5Config(**sizes, decoder_start_token_id=1, eos_token_id=None, pad_token_id=PAD)
+    return transformers.T5ForConditionalGeneration(config).eval()
+
+
+@pytest.mark.parametrize("family", ["fourier", "gumbel"])
+@pytest.mark.parametrize("hidden", ["embeddings", "encoder"])
+def test_counts_prompts_whose_ids_are_not_shown(family: str, hidden: str) -> None:
+    registry = team(family=family)
+    model = MODEL if hidden == "embeddings" else encoder_decoder()
+    four = torch.tensor([[5, 6, 7], [7, 8, 9], [9, 10, 11], [11, 12, 13]])
+
+    def answer(prompts: Any, agents: Any, **options: Any) -> Any:
+        inputs = {"input_ids": prompts}
+        if hidden == "embeddings":
+            inputs = {"inputs_embeds": model.get_input_embeddings()(prompts)}
+        marking = iet.WatermarkingConfig(registry, agents, free=iet.FreeTokens(0, 0))
+        settings = {"do_sample": True, "max_new_tokens": 5, **options}
+        return model.generate(**inputs, watermarking_config=marking, **settings)
+
+    two = ["planner", "critic"]
+    for agents in (two, ["planner"]):
+        with pytest.raises(ShapeError, match=f"{len(agents)} agents for 4 rows, expected one agent per row"):
+            answer(four, agents)
+    with pytest.raises(ShapeError, match="2 agents for 8 rows"):
+        answer(four, two, num_return_sequences=2)
+    assert len(answer(four, two * 2)) == len(answer(four, "planner")) == 4
+    assert len(answer(four[:2], two, num_return_sequences=2)) == 4
+    if family == "fourier":
+        assert len(answer(four[:2], two, num_beams=3, num_return_sequences=2)) == 4
+
+
 @pytest.mark.parametrize("make", [iet.WatermarkingConfig, iet.LogitsProcessor])
 def test_rejects_invalid_and_unknown_agents(make: Any) -> None:
     for agents in ([], "", None, 3, b"planner"):
@@ -246,6 +280,18 @@ def test_processor_rejects_invalid_temperatures() -> None:
     for temperature in (None, 0, -1.0, float("inf"), float("nan"), "0.7"):
         with pytest.raises(InputError, match="temperature: got"):
             iet.LogitsProcessor(TEAM, "planner", temperature)
+
+
+def test_processor_warns_of_a_temperature_near_0() -> None:
+    with pytest.warns(UserWarning, match="nothing is marked: temperature is 0.009") as caught:
+        processor = iet.LogitsProcessor(TEAM, "planner", 0.009)
+    processor(torch.tensor([[7, 9]]), torch.zeros(1, V))  # or it warns that it was never called
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for registry, temperature in ((TEAM, 0.01), (team(placement="raw"), 0.001)):  # raw: κ is not scaled
+            processor = iet.LogitsProcessor(registry, "planner", temperature)
+            processor(torch.tensor([[7, 9]]), torch.zeros(1, V))
 
 
 def test_config_rejects_raw_placement() -> None:

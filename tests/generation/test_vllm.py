@@ -118,7 +118,9 @@ def test_gumbel_rejects_greedy_requests(host: Any, validate: Any, monkeypatch: p
     marked = {"iet_agent": "planner"}
     with pytest.raises(VLLMValidationError, match=r"temperature: got 0, expected more than 0.*gumbel"):
         validate(SamplingParams(temperature=0, extra_args=marked))
-    validate(SamplingParams(temperature=0.2, extra_args=marked))
+    with pytest.raises(VLLMValidationError, match=r"top_k: got 1, expected more.*gumbel"):
+        validate(SamplingParams(top_k=1, extra_args=marked))
+    validate(SamplingParams(temperature=0.2, top_k=2, extra_args=marked))
     validate(SamplingParams(temperature=0, extra_args={"iet_unmarked": True}))
     validate(SamplingParams(temperature=0))
     monkeypatch.setenv("IET_DEFAULT_AGENT", "critic")

@@ -103,9 +103,12 @@ class Settings:
         if self.session_of(params) is not None and slot < 0:
             raise InputError(f"{SESSION}: got one for text that is not marked, expected {AGENT} beside it")
         if slot >= 0 and not self._draws(params):
+            wrong = f"temperature: got {params.temperature:g}, expected more than 0"
+            if params.top_k == 1:
+                wrong = "top_k: got 1, expected more, or 0 for all tokens,"
             raise InputError(
-                f"temperature: got {params.temperature:g}, expected more than 0 for a text that is marked:"
-                ' family "gumbel" marks by the way in which tokens are drawn, and greedy decoding draws none'
+                f'{wrong} for a text that is marked: family "gumbel" marks by the way in which tokens are'
+                " drawn, and greedy decoding draws none"
             )
         if slot >= 0 and self.chooses:
             check_number("temperature", params.temperature, 0, MAX_TEMPERATURE, integer=False)
@@ -130,7 +133,7 @@ class Settings:
 
     def _draws(self, params: Any) -> bool:
         """Return whether the request samples its tokens, or the mark does not need that."""
-        return not self.chooses or params.temperature >= GREEDY_BELOW
+        return not self.chooses or (params.temperature >= GREEDY_BELOW and params.top_k != 1)
 
     def temperature_of(self, params: Any) -> float:
         """Return T of a request, the factor of κ: its temperature; 1 if greedy, or for placement raw."""
