@@ -106,7 +106,8 @@ def add(commands: Commands) -> None:
 def _add_scheme(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokenizer",
-        help="tokenizer.json, a folder that holds one, a model on the Hub (owner/name), or iet:demo",
+        help="tokenizer.json (or tekken.json, a SentencePiece .model, .tiktoken or .gguf that converts"
+        " exactly), its folder, a model on the Hub (owner/name), or iet:demo",
     )
     parser.add_argument("--vocab-size", type=int, help="V, if there is no tokenizer or the model's V differs")
     parser.add_argument(

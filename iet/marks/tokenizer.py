@@ -21,6 +21,7 @@ from iet.marks.scheme import canonical_digest
 from iet.marks.tokenizer_files import DEMO_MODEL as DEMO_MODEL
 from iet.marks.tokenizer_files import DEMO_SOURCE as DEMO_SOURCE
 from iet.marks.tokenizer_files import open_source
+from iet.marks.tokenizer_formats import BYTES
 from iet.marks.word_cache import WordCache, is_cacheable
 from iet.native.arrays import Bools, Int64s
 from iet.native.load import loops
@@ -146,11 +147,7 @@ class _Spelling:
     """
 
     def __init__(self, vocabulary: Mapping[str, int], added: Mapping[str, int]) -> None:
-        # Byte-level vocabularies write each byte as a printable character: its own, or one from U+0100 on.
-        printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-        unprintable = [byte for byte in range(256) if byte not in printable]
-        to_byte = dict(zip(map(chr, printable), printable, strict=True))
-        to_byte |= {chr(256 + i): byte for i, byte in enumerate(unprintable)}
+        to_byte = {character: byte for byte, character in enumerate(BYTES)}
         spelled = [b""] * (1 + max([*vocabulary.values(), *added.values()], default=0))
         for token, id in vocabulary.items():
             if all(character in to_byte for character in token):
@@ -174,13 +171,15 @@ class Tokenizer:
     """A fast tokenizer with the digest of its canonical content.
 
     Args:
-        source: path of a `tokenizer.json` or of a folder that holds one, "iet:demo", the id of a repository
+        source: path of a `tokenizer.json`, of another format that can be converted exactly
+            (`iet.marks.tokenizer_formats`) or of a folder that holds one, "iet:demo", the id of a repository
             on the Hub (`iet.marks.tokenizer_files.open_source`), a `tokenizers.Tokenizer`, or a fast
             tokenizer of transformers.
 
     Raises:
         TokenizerMismatch: the source is missing or cannot be read.
-        BackendUnavailable: `source` is an id of the Hub, and huggingface_hub is not installed.
+        BackendUnavailable: a package is missing: huggingface_hub for an id of the Hub, or one that reads the
+            format.
         InputError: the object is something else (a slow tokenizer has no character offsets).
     """
 

@@ -8,7 +8,8 @@ import pathlib
 import re
 from typing import TYPE_CHECKING
 
-from iet.errors import TokenizerMismatch, missing
+from iet.errors import BackendUnavailable, InputError, TokenizerMismatch, missing
+from iet.marks import tokenizer_formats
 from iet.marks.files import write_file
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ HUB = "hf:"
 SUFFIX = ".tokenizer.json.gz"
 """Suffix of a tokenizer that is exported together with a registry."""
 
+_SUFFIXES = (".json", ".gz", ".model", ".tiktoken", ".gguf")  # of files
+
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
@@ -36,32 +39,38 @@ def is_path(source: str) -> bool:
 
 def is_hub_id(name: str) -> bool:
     """Return whether a name can be the id of a repository on the Hub, owner/name."""
-    return bool(_HUB_ID.fullmatch(name)) and not name.endswith((".json", ".gz"))
+    return bool(_HUB_ID.fullmatch(name)) and not name.endswith(_SUFFIXES)
 
 
 def open_source(source: str) -> tuple[str, tokenizers.Tokenizer]:
     """Open a tokenizer.
 
     Args:
-        source: path of a `tokenizer.json`, plain or gzipped, or of a folder that holds one; "iet:demo"; or,
-            if no file has that name, the id of a repository on the Hub, "owner/name" or "hf:owner/name".
-            huggingface_hub reads `tokenizer.json` from its cache or downloads it.
+        source: path of a `tokenizer.json`, plain or gzipped, of another format
+            (`iet.marks.tokenizer_formats`), or of a folder that holds one; "iet:demo"; or, if no file has
+            that name, the id of a repository on the Hub, "owner/name" or "hf:owner/name". huggingface_hub
+            reads `tokenizer.json` from its cache or downloads it.
 
     Returns:
         The source name to store, and the tokenizer.
 
     Raises:
         TokenizerMismatch: the source does not exist or cannot be read.
-        BackendUnavailable: `source` is an id of the Hub, and huggingface_hub is not installed.
+        BackendUnavailable: a package is missing: huggingface_hub for an id of the Hub, or one that reads the
+            format.
     """
     path = DEMO_MODEL if source == DEMO_SOURCE else pathlib.Path(source)
     name = source
     if os.path.isdir(path):
-        path = path / "tokenizer.json"
-        if not os.path.isfile(path):
+        present = [sorted(path.glob(name)) for name in tokenizer_formats.NAMES]
+        files = next((found for found in present if found), [])
+        if len(files) != 1:
+            wrong = f"are {', '.join(file.name for file in files)}" if files else "is no tokenizer.json"
             raise TokenizerMismatch(
-                f"tokenizer: got the folder {source!r}, in which there is no tokenizer.json, expected one"
+                f"tokenizer: got the folder {source!r}, in which there {wrong}, expected one, or a"
+                f" {', '.join(tokenizer_formats.NAMES[1:])}"
             )
+        path = files[0]
     if not os.path.isfile(path):
         known = source.removeprefix(HUB)
         if not is_hub_id(known):
@@ -79,7 +88,12 @@ def _read(path: pathlib.Path, source: str) -> tokenizers.Tokenizer:
     try:
         if path.suffix == ".gz":
             return tokenizers.Tokenizer.from_str(gzip.decompress(path.read_bytes()).decode())
-        return tokenizers.Tokenizer.from_file(str(path))
+        converted = tokenizer_formats.read(path)
+        return tokenizers.Tokenizer.from_file(str(path)) if converted is None else converted
+    except BackendUnavailable:
+        raise
+    except InputError as error:
+        raise TokenizerMismatch(f"tokenizer: {source!r} cannot be read: {error}") from None
     except Exception as error:  # tokenizers raises plain Exception
         raise TokenizerMismatch(f"tokenizer: {source!r} is no tokenizer.json ({error})") from None
 
