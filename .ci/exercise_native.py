@@ -79,6 +79,16 @@ for isa in iet.backends().isas:
                     )
                     assert found.shape == (tokens, 18)
                     count += 1
+            for n_gram, scheme, parameters in (
+                (17, "vllm-gumbel", {"prf": "hmac_sha256"}),
+                (5, "vllm-red-green", {}),
+                (65, "vllm-synthid", {"depth": 100}),
+                (1, "vllm-sbw", {}),
+                (17, "vllm-sbw", {"seeding_scheme": "lefthash"}),
+            ):
+                keys = iet.EngineKeys.unnamed(scheme, list(range(1, 19)), n_gram=n_gram, **parameters)
+                assert iet.score_tokens(ids[:tokens], keys, num_threads=2).shape == (tokens, 18)
+                count += 1
             for size in (2, 256, 1 << 16):
                 iet.score_tokens(
                     ids[:tokens], iet.EngineKeys.unnamed("synthid", layers, sampling_table_size=size)

@@ -2,6 +2,9 @@
 
 The two pin different versions of torch. Their detectors need only what is in their folder, torch, msgspec
 and three modules of vLLM that they name and never call; those are empty here.
+
+Marks that vLLM's wheel lacks are read from its repository, at the commits of `PULLS`: copy build/wheels/vllm
+to build/wheels/vllm-pulls, and put what `git show COMMIT:PATH` prints into its PATH.
 """
 
 from __future__ import annotations
@@ -29,6 +32,15 @@ _EMPTY: dict[str, dict[str, Any]] = {
     },
     "sglang": {},
 }
+PULLS = {
+    "vllm/v1/watermarking/red_green.py": "381f94544575cafec2cd808be7d4948a632374e0",
+    "vllm/v1/watermarking/synthid.py": "373305d65c78b7c368d46cd483a9fa92da71c8a6",
+    "vllm/v1/watermarking/prfs/philox.py": "373305d65c78b7c368d46cd483a9fa92da71c8a6",
+    "vllm/v1/watermarking/prfs/hmac_sha256.py": "3da8712b5fbb61c79f4cf97345120f96a6cd955e",
+    "vllm/v1/watermarking/sbw.py": "caaac7c229a6128b89e2fabe25a5d3ccc67aab86",
+}
+"""Path -> the commit of https://github.com/vllm-project/vllm that it is read at."""
+
 _DETECTORS = {"vllm": "vllm.v1.watermarking.gumbel", "sglang": "sglang.srt.sampling.watermarking.detector"}
 
 
@@ -44,9 +56,27 @@ def missing(engine: str) -> str | None:
     return f"{', '.join(absent)} not installed" if absent else None
 
 
-def detector(engine: str) -> Any:
-    """Import the module of an engine's detector, and leave `sys.modules` as it was."""
-    name = _DETECTORS[engine]
+def missing_pull(path: str) -> str | None:
+    """Return why a file of `PULLS` cannot be imported, None if it can."""
+    if not (FOLDER / "vllm-pulls" / path).is_file():
+        return f"vllm-pulls/{path} does not exist: git show {PULLS[path][:7]}:{path} in vLLM's repository"
+    return missing("vllm")
+
+
+def pull(path: str) -> Any:
+    """Import a file of `PULLS`."""
+    return detector("vllm", path.removesuffix(".py").replace("/", "."), "vllm-pulls")
+
+
+def detector(engine: str, name: str = "", folder: str = "") -> Any:
+    """Import the module of an engine's detector, and leave `sys.modules` as it was.
+
+    Args:
+        engine: "vllm" or "sglang".
+        name: another module of it.
+        folder: where its files are; default: that of the wheel.
+    """
+    name = name or _DETECTORS[engine]
     replaced = {key: sys.modules.pop(key) for key in list(sys.modules) if key.split(".")[0] == engine}
     try:
         packages: set[str] = set()
@@ -54,7 +84,7 @@ def detector(engine: str) -> Any:
             packages |= set(itertools.accumulate(part.split(".")[:-1], "{}.{}".format))
         for package in sorted(packages):
             module = types.ModuleType(package)  # its own __init__ would import the whole engine
-            module.__path__ = [str(FOLDER / engine / package.replace(".", "/"))]
+            module.__path__ = [str(FOLDER / (folder or engine) / package.replace(".", "/"))]
             sys.modules[package] = module
         for empty, content in _EMPTY[engine].items():
             sys.modules[empty] = types.ModuleType(empty)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import hmac
+import struct
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,14 +78,15 @@ def philox4x32(counter: NDArray[np.uint64], key: NDArray[np.uint64]) -> NDArray[
     return np.stack(np.broadcast_arrays(c0, c1, c2, c3))
 
 
-def vllm_hash(words: NDArray[np.uint32], key: int) -> NDArray[np.uint32]:
+def vllm_hash(words: NDArray[np.uint32], key: int, stream: int = 0) -> NDArray[np.uint32]:
     """Return the 32 bits of vLLM's uniform numbers for n-grams [N, n] of ids, the token last.
 
         state = (0x574D4358, w, 0, 0), w = n - 1
         for every four words of the context:  state = philox(state ^ words, (k0 ^ 4·i, k1))
-        h = word (v mod 4) of philox((v div 4, state[:3]), (k0 ^ state[3], k1 ^ 0x574D544B))
+        h = word (v mod 4) of philox((v div 4, state[:3]), (k0 ^ state[3] ^ s1, k1 ^ 0x574D544B ^ s0))
 
-    Missing words of the last four are 2^32 - 1 - i at index i, 0 to 3.
+    Missing words of the last four are 2^32 - 1 - i at index i, 0 to 3. s0 and s1 are the low and the high
+    half of `stream`.
     """
     rows, width = len(words), words.shape[1] - 1
     context, token = words[:, :-1].T.astype(np.uint64), words[:, -1].astype(np.uint64)
@@ -93,18 +97,56 @@ def vllm_hash(words: NDArray[np.uint32], key: int) -> NDArray[np.uint32]:
         block = np.repeat(0xFFFFFFFF - np.arange(4, dtype=np.uint64)[:, None], rows, axis=1)
         block[: min(4, width - offset)] = context[offset : offset + 4]
         state = philox4x32(state ^ block, np.array([low ^ np.uint64(offset), high]))
-    key1 = np.broadcast_to(high ^ np.uint64(0x574D544B), rows)
-    values = philox4x32(np.stack([token >> np.uint64(2), *state[:3]]), np.stack([low ^ state[3], key1]))
+    key0 = low ^ state[3] ^ np.uint64(stream >> 32)
+    key1 = np.broadcast_to(high ^ np.uint64(0x574D544B ^ stream & 0xFFFFFFFF), rows)
+    values = philox4x32(np.stack([token >> np.uint64(2), *state[:3]]), np.stack([key0, key1]))
     return values[(token & np.uint64(3)).astype(np.int64), np.arange(rows)].astype(np.uint32)
 
 
-def vllm_score(words: NDArray[np.uint32], key: int) -> NDArray[np.float32]:
-    """Return -log(1 - u) of n-grams [N, n] under vLLM's u = ((h >> 8) + 1) / (2^24 + 1).
+def hmac_hash(words: NDArray[np.uint32], key: int) -> NDArray[np.uint32]:
+    """Return the first 4 bytes, little-endian, of vLLM's HMAC-SHA256 for n-grams [N, n] of ids.
 
-    As -log((2^24 - (h >> 8)) / 2^24), which is the same but for less than 1.2e-7: vLLM rounds u to float32.
+    The message is a label, the number of ids in the context as 4 bytes, and all ids as 8 bytes, signed.
     """
-    remaining = (np.uint32(1 << 24) - (vllm_hash(words, key) >> np.uint32(8))).astype(np.float32)
-    return minus_log(remaining * np.float32(2.0**-24))
+    key_bytes = key.to_bytes(32, "little")
+    label = b"vllm-watermark-hmac-sha256-v1\0" + struct.pack("<I", words.shape[1] - 1)
+    digests = [
+        hmac.digest(key_bytes, label + row.astype("<i8").tobytes(), hashlib.sha256)
+        for row in words.view(np.int32)
+    ]
+    return np.array([int.from_bytes(digest[:4], "little") for digest in digests], np.uint32)
+
+
+def sbw_hash(ids: NDArray[np.uint32]) -> NDArray[np.int32]:
+    """Return Bob Jenkins' integer hash of ids + 1; right shifts keep the sign."""
+    x = (ids + np.uint32(1)).view(np.int32)
+    x = x - (x << 6)
+    x = x ^ (x >> 17)
+    x = x - (x << 9)
+    x = x ^ (x << 4)
+    x = x - (x << 3)
+    x = x ^ (x << 10)
+    return x ^ (x >> 15)
+
+
+def sbw_hash_words(words: NDArray[np.uint32], key: int, selfhash: bool) -> NDArray[np.uint32]:
+    """Return twice the word of SBW, modulo 2^32, for n-grams [N, n] of ids.
+
+    seed = key · sum of the context, or the least of key · h(id) · h(v) over all n ids, as int64
+    word (v mod 4) of philox((v div 4, 0, 0, 0), the low and the high half of the seed)
+    """
+    token = words[:, -1].astype(np.uint64)
+    if selfhash:
+        hashed = sbw_hash(words).astype(np.int64)
+        seeds = (np.int64(key) * hashed[:, -1:] * hashed).min(axis=1).view(np.uint64)
+    else:
+        seeds = np.uint64(key) * words[:, :-1].astype(np.uint64).sum(axis=1, dtype=np.uint64)
+    counter = np.zeros((4, len(words)), np.uint64)
+    counter[0] = token >> np.uint64(2)
+    values = philox4x32(counter, np.stack([seeds & _U32, seeds >> np.uint64(32)]))
+    return values[(token & np.uint64(3)).astype(np.int64), np.arange(len(words))].astype(
+        np.uint32
+    ) << np.uint32(1)
 
 
 def murmur(words: Sequence[ArrayLike]) -> NDArray[np.uint32]:
@@ -124,14 +166,10 @@ def murmur(words: Sequence[ArrayLike]) -> NDArray[np.uint32]:
     return (state ^ state >> np.uint64(16)).astype(np.uint32)
 
 
-def sglang_score(words: NDArray[np.uint32], key: int) -> NDArray[np.float32]:
-    """Return -log(1 - u) of n-grams [N, n] under SGLang's u = (h + 1/2) / 2^32.
-
-    h = murmur(low and high half of the key, murmur(context), token).
-    """
+def sglang_hash(words: NDArray[np.uint32], key: int) -> NDArray[np.uint32]:
+    """Return murmur(low and high half of the key, murmur(context), token) of n-grams [N, n]."""
     context = murmur(list(words[:, :-1].T))
-    h = murmur([key & 0xFFFFFFFF, key >> 32, context, words[:, -1]])
-    return minus_log(((~h).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-32))
+    return murmur([key & 0xFFFFFFFF, key >> 32, context, words[:, -1]])
 
 
 def torch_permutation(seed: int, count: int) -> NDArray[np.int64]:
@@ -172,26 +210,73 @@ def synthid_g_values(
     return table[(h & np.uint64(len(table) - 1)).astype(np.int64)]
 
 
-def gumbel_scores(
-    prf: int, words: NDArray[np.uint32], n_gram: int, scored: NDArray[np.bool_], keys: Sequence[int]
+HASHES: tuple[Callable[[NDArray[np.uint32], int], NDArray[np.uint32]], ...] = (
+    vllm_hash,
+    sglang_hash,
+    hmac_hash,
+    lambda words, key: sbw_hash_words(words, key, True),
+    lambda words, key: sbw_hash_words(words, key, False),
+)
+"""By `EnginePrf` of csrc/foreign/schemes.h."""
+
+
+def word_scores(
+    prf: int, n_grams: NDArray[np.uint32], key: int, rule: int, limit: int, scale: float, offset: float
 ) -> NDArray[np.float32]:
-    """Return x_j [N, K] of keyed Gumbel-max, 0 where not `scored`.
+    """Return the scores of n-grams [N, n] under `EngineRule` of csrc/foreign/schemes.h.
+
+    0  -log(1 - u), u = ((h >> 8) + 1) / (2^24 + 1), as -log((2^24 - (h >> 8)) / 2^24), which is the same
+       but for less than 1.2e-7: vLLM rounds u to float32
+    1  -log(1 - u), u = (h + 1/2) / 2^32
+    2  whether h < limit
+    3  scale times the ones among the first `limit` bits of SynthID's streams, plus offset
+    """
+    if rule == 3:
+        ones = np.zeros(len(n_grams), np.float32)
+        for depth in range(limit):
+            words = vllm_hash(n_grams, key, 0x53594E54 << 32 | depth // 32)
+            ones += (words >> np.uint32(depth % 32) & np.uint32(1)).astype(np.float32)
+        return ones * np.float32(scale) + np.float32(offset)
+    h = HASHES[prf](n_grams, key)
+    if rule == 2:
+        return (h < limit).astype(np.float32)
+    if rule == 1:
+        return minus_log(((~h).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-32))
+    remaining = (np.uint32(1 << 24) - (h >> np.uint32(8))).astype(np.float32)
+    return minus_log(remaining * np.float32(2.0**-24))
+
+
+def engine_scores(
+    prf: int,
+    rule: tuple[int, int, float, float],
+    words: NDArray[np.uint32],
+    n_gram: int,
+    scored: NDArray[np.bool_],
+    keys: Sequence[int],
+) -> NDArray[np.float32]:
+    """Return x_j [N, K] of marks that depend on a word of key, context and token, 0 where not `scored`.
 
     Args:
-        prf: 0 for vLLM, 1 for SGLang.
+        prf: index into `HASHES`.
+        rule: code, limit, scale and offset, see `word_scores`.
         words: n - 1 ids before the text, and its N ids.
         n_gram: n.
         scored: bool [N].
         keys: [K].
     """
-    score = (vllm_score, sglang_score)[prf]
     scores = np.zeros((len(scored), len(keys)), np.float32)
     if not scored.any():  # there may be fewer than n words
         return scores
     n_grams = np.lib.stride_tricks.sliding_window_view(words, n_gram)[scored]
-    for column, key in enumerate(keys):
-        scores[scored, column] = score(n_grams, key)
+    with np.errstate(over="ignore"):
+        for column, key in enumerate(keys):
+            scores[scored, column] = word_scores(prf, n_grams, key, *rule)
     return scores
+
+
+def key_numbers(keys: NDArray[np.uint64]) -> list[int]:
+    """Return keys [K, W] of 64-bit words, the lowest first, as K integers."""
+    return [sum(int(word) << 64 * place for place, word in enumerate(row)) for row in keys]
 
 
 def synthid_scores(

@@ -176,10 +176,11 @@ def _choose(line: Line) -> bool:
     return np.array_equal(chosen, _array(line, "chosen", np.int64))
 
 
-def _engine_gumbel(line: Line) -> bool:
-    scored, keys = _array(line, "scored", np.bool_), _array(line, "keys", np.uint64).tolist()
-    words = _array(line, "words", np.uint32)
-    scores = foreign.gumbel_scores(line["prf"], words, line["width"] + 1, scored, keys)
+def _engine_scores(line: Line) -> bool:
+    scored, words = _array(line, "scored", np.bool_), _array(line, "words", np.uint32)
+    keys = foreign.key_numbers(_array(line, "keys", np.uint64).reshape(-1, 4 if line["prf"] == 2 else 1))
+    rule = line["rule"], line["limit"], 0.125, -1.5
+    scores = foreign.engine_scores(line["prf"], rule, words, line["width"] + 1, scored, keys)
     return np.array_equal(scores, _array(line, "scores", np.float32).reshape(scores.shape))
 
 
@@ -222,7 +223,7 @@ JUDGES: dict[str, Callable[[Line], bool]] = {
     "score_spans": _score_spans,
     "embed": _embed,
     "choose": _choose,
-    "engine_gumbel": _engine_gumbel,
+    "engine_scores": _engine_scores,
     "synthid": _synthid,
     "waterfall": _waterfall,
     "green": _green,
@@ -234,7 +235,7 @@ WRITTEN = {
     "score_spans": "sums",
     "embed": "after",
     "choose": "chosen",
-    "engine_gumbel": "scores",
+    "engine_scores": "scores",
     "synthid": "scores",
     "waterfall": "ranks",
     "green": "is_green",

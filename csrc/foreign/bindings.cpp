@@ -33,20 +33,25 @@ void waterfall_permute(uint32_t vocab, uintptr_t seed, uint32_t length, uintptr_
   waterfall_permute_cpu(vocab, at<uint32_t>(seed), length, at<uint32_t>(ranks));
 }
 
-void engine_gumbel(uint32_t prf, uintptr_t words, uint32_t width, uintptr_t scored, int64_t tokens,
-                   uintptr_t keys, int64_t n_keys, uintptr_t scores, int num_threads) {
-  check(prf <= 1, "unknown prf");
-  check(width >= 1 && width <= 64, "width out of range");
+void engine_scores(uint32_t prf, uint32_t rule, uint32_t limit, float scale, float offset, uintptr_t words,
+                   uint32_t width, uintptr_t scored, int64_t tokens, uintptr_t keys, int64_t n_keys,
+                   uintptr_t scores, int num_threads) {
+  check(prf <= 4 && rule <= 3, "unknown prf or rule");
+  check(width >= (prf == 3 ? 0 : 1) && width <= (prf <= 1 ? 64 : 16), "width out of range");
   py::gil_scoped_release release;
-  const EngineGumbelArgs args{static_cast<EnginePrf>(prf),
-                              at<uint32_t>(words),
-                              width,
-                              at<bool>(scored),
-                              tokens,
-                              at<uint64_t>(keys),
-                              n_keys,
-                              at<float>(scores)};
-  engine_gumbel_cpu(args, num_threads);
+  const EngineArgs args{static_cast<EnginePrf>(prf),
+                        static_cast<EngineRule>(rule),
+                        limit,
+                        scale,
+                        offset,
+                        at<uint32_t>(words),
+                        width,
+                        at<bool>(scored),
+                        tokens,
+                        at<uint64_t>(keys),
+                        n_keys,
+                        at<float>(scores)};
+  engine_scores_cpu(args, num_threads);
 }
 
 void kgw_green(uint32_t vocab, uint32_t green, uintptr_t seeds, int64_t n_seeds, uintptr_t offsets,
@@ -112,7 +117,7 @@ void torch_permute(uint32_t count, uint32_t seed, uintptr_t permutation) {
 void bind_foreign(py::module_& m) {
   m.def("waterfall_ranks", &waterfall_ranks);
   m.def("waterfall_permute", &waterfall_permute);
-  m.def("engine_gumbel", &engine_gumbel);
+  m.def("engine_scores", &engine_scores);
   m.def("kgw_green", &kgw_green);
   m.def("synthid_tables", &synthid_tables);
   m.def("synthid_scores", &synthid_scores);

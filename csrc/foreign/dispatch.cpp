@@ -29,9 +29,8 @@ void waterfall_permute_cpu(uint32_t vocab, const uint32_t* seed, uint32_t length
   loops().waterfall_permute(vocab, seed, length, ranks);
 }
 
-void engine_gumbel_cpu(const EngineGumbelArgs& args, int num_threads) {
-  over_tiles(args.tokens, args.n_keys, num_threads,
-             [&](const Tile& tile) { loops().engine_gumbel_tile(args, tile); });
+void engine_scores_cpu(const EngineArgs& args, int num_threads) {
+  over_tiles(args.tokens, args.n_keys, num_threads, [&](const Tile& tile) { loops().engine_tile(args, tile); });
 }
 
 void kgw_green_cpu(GreenArgs args, int num_threads) {

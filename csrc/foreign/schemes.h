@@ -30,16 +30,24 @@ static inline int64_t waterfall_scratch(uint32_t vocab) {
   return waterfall_blocks(vocab) * (kWaterfallBlock + 1) + vocab;
 }
 
-// Keyed Gumbel-max of serving engines: Philox is vLLM's, Murmur SGLang's.
-enum class EnginePrf : uint32_t { philox = 0, murmur = 1 };
+// Marks of serving engines whose scores depend on a 32-bit word of key, context and token.
+enum class EnginePrf : uint32_t { philox = 0, murmur = 1, hmac = 2, sbw_self = 3, sbw_left = 4 };
 
-struct EngineGumbelArgs {
+// The score of a word: -log(1 - u) with u of 24 or of 32 bits; whether the word is below `limit`; or the number
+// of ones among the first `limit` bits of the words of as many streams as hold them, times `scale`, plus
+// `offset`.
+enum class EngineRule : uint32_t { log24 = 0, log32 = 1, below = 2, ones = 3 };
+
+struct EngineArgs {
   EnginePrf prf;
+  EngineRule rule;
+  uint32_t limit;
+  float scale, offset;
   const uint32_t* words;  // [width + tokens]: the context of token t is words[t .. t + width - 1]
-  uint32_t width;         // 1 to 64
+  uint32_t width;         // 1 to 64; hmac, sbw_left: to 16; sbw_self: 0 to 16
   const bool* scored;     // [tokens]
   int64_t tokens;
-  const uint64_t* keys;  // [n_keys]
+  const uint64_t* keys;  // [n_keys]; hmac: [n_keys, 4], the lowest word first
   int64_t n_keys;
   float* scores;  // [tokens, n_keys] packed
 };
@@ -84,7 +92,7 @@ struct SynthidArgs {
 
 void waterfall_ranks_cpu(const WaterfallArgs&, int num_threads);
 void waterfall_permute_cpu(uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks);
-void engine_gumbel_cpu(const EngineGumbelArgs&, int num_threads);
+void engine_scores_cpu(const EngineArgs&, int num_threads);
 void kgw_green_cpu(GreenArgs, int num_threads);
 void synthid_tables_cpu(const SynthidArgs&, int num_threads);  // writes the tables
 void synthid_scores_cpu(const SynthidArgs&, int num_threads);  // reads them
@@ -96,7 +104,7 @@ void torch_permute_cpu(uint32_t count, uint32_t seed, uint32_t* permutation);
 #define IET_FOREIGN_LOOPS(LOOP)                                                                   \
   LOOP(waterfall_ranks, const WaterfallArgs&, int64_t begin, int64_t end, uint32_t* scratch)      \
   LOOP(waterfall_permute, uint32_t vocab, const uint32_t* seed, uint32_t length, uint32_t* ranks) \
-  LOOP(engine_gumbel_tile, const EngineGumbelArgs&, const Tile&)                                  \
+  LOOP(engine_tile, const EngineArgs&, const Tile&)                                               \
   LOOP(kgw_green, const GreenArgs&, int64_t begin, int64_t end, uint32_t* positions)              \
   LOOP(synthid_tables, const SynthidArgs&, int64_t begin, int64_t end)                            \
   LOOP(synthid_tile, const SynthidArgs&, const Tile&)                                             \

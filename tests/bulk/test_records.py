@@ -202,6 +202,9 @@ def test_numbers_come_from_reports(registry: Registry) -> None:
 
 ENGINES: dict[str, tuple[Any, dict[str, Any]]] = {
     "vllm-gumbel": (lambda row: row[0], {}),
+    "vllm-synthid": (lambda row: row[0], {}),
+    "vllm-sbw": (lambda row: row[0], {}),
+    "vllm-sbw lefthash": (lambda row: row[0], {"seeding_scheme": "lefthash", "n_gram": 4}),
     "sglang-gumbel": (lambda row: f"{row[0]:x}", {"n_gram": 3}),
     "kgw": (lambda row: row[0], {}),
     "kgw selfhash": (lambda row: row[0], {"seeding_scheme": "selfhash", "n_gram": 2}),

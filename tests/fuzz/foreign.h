@@ -7,41 +7,57 @@
 
 namespace fuzz {
 
-inline void try_engine_gumbel(Call& call) {
+inline void try_engine_scores(Call& call) {
   Random& random = call.random;
   int64_t tokens, keys;
   draw_shape(call, tokens, keys);
-  const uint32_t width = static_cast<uint32_t>(random.one_in(4) ? random.number(1, 64) : random.number(1, 8));
-  const auto prf = static_cast<EnginePrf>(random.number(0, 1));
+  const auto prf = static_cast<EnginePrf>(random.number(0, 4));
+  const bool philox = prf == EnginePrf::philox, murmur = prf == EnginePrf::murmur,
+             hmac = prf == EnginePrf::hmac;
+  const auto rule = murmur   ? EngineRule::log32
+                    : philox ? static_cast<EngineRule>(random.one_in(3) ? 0 : random.number(2, 3))
+                    : hmac   ? static_cast<EngineRule>(2 * random.number(0, 1))
+                             : EngineRule::below;
+  const int64_t widest = philox || murmur ? 64 : 16, least = prf == EnginePrf::sbw_self ? 0 : 1;
+  const uint32_t width =
+      static_cast<uint32_t>(random.one_in(4) ? random.number(least, widest) : random.number(least, 8));
+  const uint32_t limit = rule == EngineRule::ones ? static_cast<uint32_t>(random.number(1, 100))
+                                                  : static_cast<uint32_t>(random.word());
+  const int64_t parts = hmac ? 4 : 1;
   Array<uint32_t> words(random, width + tokens);
   Array<bool> scored(random, tokens);
-  Array<uint64_t> engine_keys(random, keys);
+  Array<uint64_t> engine_keys(random, keys * parts);
   for (uint32_t& word : words) word = static_cast<uint32_t>(random.word() >> random.number(32, 63));
   for (bool& one : scored) one = !random.one_in(5);
-  for (uint64_t& key : engine_keys) key = random.word() >> random.number(0, 63);
+  for (uint64_t& key : engine_keys) key = random.word() >> random.number(1, 63);
   Array<float> scores(random, tokens * keys), second(random, tokens * keys);
-  EngineGumbelArgs args{prf,    words.data(),       width, scored.data(),
-                        tokens, engine_keys.data(), keys,  scores.data()};
-  engine_gumbel_cpu(args, call.threads());
+  EngineArgs args{prf,          rule,         limit,         0.125f, -1.5f,
+                  words.data(), width,        scored.data(), tokens, engine_keys.data(),
+                  keys,         scores.data()};
+  engine_scores_cpu(args, call.threads());
   // Score single tokens under single keys, which uses neither lanes nor tiles.
   bool same = true;
   for (int64_t n = 0; n < 4 && tokens * keys > 0; ++n) {
     const int64_t j = random.number(0, tokens - 1), k = random.number(0, keys - 1);
     float score;
-    engine_gumbel_cpu({prf, words.data() + j, width, scored.data() + j, 1, engine_keys.data() + k, 1, &score},
-                      1);
+    EngineArgs one = args;
+    one.words += j, one.scored += j, one.keys += k * parts;
+    one.tokens = one.n_keys = 1, one.scores = &score;
+    engine_scores_cpu(one, 1);
     same = same && float_to_bits(score) == float_to_bits(scores[j * keys + k]);
     ++call.calls;
   }
   args.scores = second.data();
-  engine_gumbel_cpu(args, 1);
+  engine_scores_cpu(args, 1);
   call.calls += 2;
   for (int64_t i = 0; i < scores.size(); ++i)
     same = same && float_to_bits(scores[i]) == float_to_bits(second[i]);
-  call.expect(same, "engine_gumbel");
+  call.expect(same, "engine_scores");
   if (call.sample)
-    Line("engine_gumbel")
+    Line("engine_scores")
         .number("prf", static_cast<int64_t>(prf))
+        .number("rule", static_cast<int64_t>(rule))
+        .number("limit", limit)
         .number("width", width)
         .array("words", words)
         .array("scored", scored)

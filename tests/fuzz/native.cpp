@@ -24,7 +24,7 @@ struct Op {
 constexpr Op kOps[] = {
     {"permute", fuzz::try_permute, 14, 0},      {"embed", fuzz::try_embed, 18, 20000},
     {"choose", fuzz::try_choose, 6, 20000},     {"score", fuzz::try_score, 20, 5000},
-    {"score_spans", fuzz::try_spans, 14, 5000}, {"engine_gumbel", fuzz::try_engine_gumbel, 12, 5000},
+    {"score_spans", fuzz::try_spans, 14, 5000}, {"engine_scores", fuzz::try_engine_scores, 12, 5000},
     {"synthid", fuzz::try_synthid, 5, 5000},    {"waterfall", fuzz::try_waterfall, 2, 5000},
     {"green", fuzz::try_green, 1, 1000},        {"pool", fuzz::try_pool, 6, 0},
     {"chain", fuzz::try_chain, 2, 0},

@@ -68,6 +68,10 @@ def test_reports_fit_the_schema() -> None:
 def test_reports_of_engine_keys_fit_the_schema() -> None:
     for keys in (
         iet.EngineKeys("vllm-gumbel", {"planner": 42, "critic": 43}),
+        iet.EngineKeys("vllm-gumbel", {"planner": 42}, prf="hmac_sha256"),
+        iet.EngineKeys("vllm-red-green", {"planner": 42}),
+        iet.EngineKeys("vllm-synthid", {"planner": 42}),
+        iet.EngineKeys("vllm-sbw", {"planner": 42}),
         iet.EngineKeys("sglang-gumbel", {"planner": "2a"}),
         iet.EngineKeys("kgw", {"planner": 15485863}, vocab_size=1000),
         iet.EngineKeys("kgw", {"planner": 15485863}, vocab_size=1000, seeding_scheme="selfhash"),

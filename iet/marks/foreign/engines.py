@@ -1,6 +1,9 @@
 """Agents' keys under the marks of serving engines; scores are those of the engines' own detectors.
 
-    vllm-gumbel     vLLM's keyed Gumbel-max: Philox4x32-10 of (key, context, token)
+    vllm-gumbel     vLLM's keyed Gumbel-max: Philox4x32-10 or HMAC-SHA256 of (key, context, token)
+    vllm-red-green  vLLM's red-green lists, by the same functions
+    vllm-synthid    vLLM's SynthID-Text, by Philox4x32-10
+    vllm-sbw        the green lists of the package sbw and of vLLM's `sbw`
     sglang-gumbel   SGLang's keyed Gumbel-max: MurmurHash3 of (key, context, token)
     kgw             the green lists of transformers' WatermarkingConfig
     synthid         the g-values of transformers' SynthIDTextWatermarkingConfig
@@ -31,6 +34,7 @@ from iet.marks.foreign.keys import ForeignKeys, ForeignProfile, Ids, checked_int
 from iet.marks.foreign.kgw import Kgw
 from iet.marks.foreign.scheme import EngineScheme, Mask
 from iet.marks.foreign.synthid import SynthId
+from iet.marks.foreign.vllm import VllmRedGreen, VllmSbw, VllmSynthId
 from iet.marks.names import checked_name
 from iet.marks.scheme import MAX_VOCAB_SIZE, canonical_digest
 from iet.marks.tokenizer import Tokenizer
@@ -39,7 +43,8 @@ from iet.native.texts import Texts
 __all__ = ["SCHEMES", "EngineKeys", "EngineScheme", "vllm_dual_keys"]
 
 SCHEMES: Mapping[str, type[EngineScheme]] = {
-    scheme.name: scheme for scheme in (VllmGumbel, SglangGumbel, Kgw, SynthId)
+    scheme.name: scheme
+    for scheme in (VllmGumbel, VllmRedGreen, VllmSynthId, VllmSbw, SglangGumbel, Kgw, SynthId)
 }
 """Name -> the class of the scheme, with the defaults of its parameters."""
 
@@ -55,15 +60,18 @@ class EngineKeys(ForeignKeys):
 
     Args:
         scheme: a key of `iet.marks.foreign.engines.SCHEMES`.
-        keys: agent -> key, or a list of keys of one agent. Of "vllm-gumbel" an integer from 0 to 2^64 - 1, of
-            "sglang-gumbel" a str of 1 to 16 hex digits, of "kgw" the `hashing_key`, an integer from 1 to
-            2^63 - 1, of "synthid" a list of `depth` integers from 0 to 2^63 - 1.
+        keys: agent -> key, or a list of keys of one agent. Of the marks of vLLM an integer from 0 to 2^64 - 1
+            (of prf "hmac_sha256" to 2^256 - 1), of "sglang-gumbel" a str of 1 to 16 hex digits, of "kgw" the
+            `hashing_key` and of "vllm-sbw" an integer from 1 to 2^63 - 1, of "synthid" a list of `depth`
+            integers from 0 to 2^63 - 1.
         tokenizer: anything that `iet.marks.tokenizer.Tokenizer` takes. None: only token ids can be audited.
         vocab_size: V, 2 to 2^24. Of "kgw" that of the model's config, on which its lists depend, and needed;
             of the others only a limit of what is scored. Default: that of the tokenizer with added tokens,
             else 2^24.
-        **parameters: of the scheme, see its class there: n_gram, of "kgw" greenlist_ratio and seeding_scheme,
-            of "synthid" depth, sampling_table_size, sampling_table_seed and weighted.
+        **parameters: of the scheme, see its class there: n_gram, of "vllm-gumbel" prf, of "vllm-red-green"
+            prf and gamma, of "vllm-synthid" depth, of "vllm-sbw" gamma and seeding_scheme, of "kgw"
+            greenlist_ratio and seeding_scheme, of "synthid" depth, sampling_table_size, sampling_table_seed
+            and weighted.
 
     Raises:
         InputError: there are no agents, two keys are equal or have equal scores, the scheme or a parameter is
@@ -114,7 +122,7 @@ class EngineKeys(ForeignKeys):
                 f"vocab_size: got {vocab_size}, expected at least {opened.vocab_size}, as its tokenizer has"
             )
         self.names = tuple(keys)
-        self.keys = numbers if self.scheme.name == "synthid" else numbers[:, 0].copy()
+        self.keys = numbers
         self.owners = owners
         for array in (self.keys, self.owners):
             array.setflags(write=False)

@@ -4,108 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from iet.errors import InputError
 from iet.marks.families import FAMILIES, Family
-from iet.marks.foreign.keys import Ids, checked_integer
-from iet.marks.foreign.scheme import EngineScheme, Keys, Mask
-from iet.marks.scheme import MAX_VOCAB_SIZE
-from iet.native.load import compiled
-from iet.native.pairs import number_pairs_of
-from iet.native.reference import is_scored
-from iet.native.texts import Texts
-
-MAX_CONTEXT = 64
-"""Maximum number of ids in a context: SGLang's limit, also used for vLLM."""
+from iet.marks.foreign.keys import checked_integer
+from iet.marks.foreign.prf import LOG32, MURMUR, PrfScheme, Rule, VllmPrf
 
 
 @dataclasses.dataclass(frozen=True)
-class KeyedGumbel(EngineScheme):
-    """Scores that are Exp(1) without a mark.
+class VllmGumbel(VllmPrf):
+    """vLLM's `algorithm: gumbel`; for `dual_key_gumbel` see `vllm_dual_keys`.
 
     Attributes:
-        n_gram: n, 2 to 65.
-        version: as in `EngineScheme`.
-    """
-
-    n_gram: int = 5
-
-    prf: ClassVar[int]  # `EnginePrf` of csrc/foreign/schemes.h
-    padded: ClassVar[bool]  # contexts of the first n-1 tokens are padded with -1
-
-    def __post_init__(self) -> None:
-        checked_integer("n_gram", self.n_gram, 2, MAX_CONTEXT + 1)
-
-    def law(self, vocab_size: int) -> Family:
-        """Return the null distribution of the scores."""
-        return FAMILIES["gumbel"]
-
-    def scored(self, texts: Texts, vocab_size: int) -> Mask:
-        """Return which positions [N] are scored, with scores that differ between keys."""
-        if not self.padded:
-            return super().scored(texts, vocab_size)
-        between = texts.between
-        filled = np.append(np.zeros(self.n_gram - 1, np.int64), np.where(between, 0, texts.ids))
-        return is_scored(filled, self.n_gram, vocab_size)[self.n_gram - 1 :] & ~between
-
-    def pair_numbers(self, texts: Texts, counting: Mask) -> tuple[Ids, Mask]:
-        """Number the contexts of each text; see `EngineScheme.pair_numbers`."""
-        # Engines mark only the first token after a context, and their detectors count no other token. The
-        # context may begin before the text.
-        context_len = self.n_gram - 1
-        filled = np.append(
-            np.full(context_len, MAX_VOCAB_SIZE), np.where(texts.between, MAX_VOCAB_SIZE, texts.ids)
-        )
-        counting = np.append(np.zeros(context_len, np.bool_), counting)
-        numbers, repeated = number_pairs_of(
-            filled, counting, texts.starts, texts.ends + context_len, self.n_gram, contexts=True
-        )
-        return numbers[context_len:], repeated[context_len:]
-
-    def scores(
-        self, ids: Ids, scored: Mask, keys: Keys, vocab_size: int, prepared: Any, threads: int
-    ) -> NDArray[Any]:
-        """Return x_j [N, K]."""
-        # -1 becomes 2^32 - 1, as in vLLM.
-        words = np.concatenate([np.full(self.n_gram - 1, -1), ids]).astype(np.uint32)
-        scores = np.empty((len(ids), len(keys)), np.float32)
-        compiled.engine_gumbel(
-            self.prf,
-            words.ctypes.data,
-            self.n_gram - 1,
-            scored.ctypes.data,
-            len(ids),
-            keys.ctypes.data,
-            len(keys),
-            scores.ctypes.data,
-            threads,
-        )
-        return scores
-
-
-@dataclasses.dataclass(frozen=True)
-class VllmGumbel(KeyedGumbel):
-    """vLLM's `algorithm: gumbel`, Philox4x32-10; for `dual_key_gumbel` see `vllm_dual_keys`.
-
-    Attributes:
-        n_gram: vLLM's `context_width` + 1, 2 to 65.
-        version: as in `EngineScheme`.
+        n_gram, prf, version: as in `VllmPrf`.
     """
 
     name = "vllm-gumbel"
-    prf, padded = 0, True
 
-    def checked_key(self, argument: str, key: Any) -> tuple[int, ...]:
-        """Return a key as numbers, or raise an InputError that does not show it."""
-        return (checked_integer(argument, key, 0, (1 << 64) - 1, secret=True),)
+    def law(self, vocab_size: int) -> Family:
+        """Return the null distribution of the scores, Exp(1)."""
+        return FAMILIES["gumbel"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form, without the default of `prf`, which older profiles do not have."""
+        fields = super().to_dict()
+        if self.prf == "philox":
+            del fields["prf"]
+        return fields
 
 
 @dataclasses.dataclass(frozen=True)
-class SglangGumbel(KeyedGumbel):
+class SglangGumbel(PrfScheme):
     """SGLang's `watermark`, MurmurHash3.
 
     Attributes:
@@ -114,7 +44,20 @@ class SglangGumbel(KeyedGumbel):
     """
 
     name = "sglang-gumbel"
-    prf, padded = 1, False
+    padded = False
+
+    @property
+    def code(self) -> int:
+        """Number of the pseudorandom function."""
+        return MURMUR
+
+    def rule(self) -> Rule:
+        """Return how a word becomes a score."""
+        return LOG32
+
+    def law(self, vocab_size: int) -> Family:
+        """Return the null distribution of the scores, Exp(1)."""
+        return FAMILIES["gumbel"]
 
     def checked_key(self, argument: str, key: Any) -> tuple[int, ...]:
         """Return a key as numbers, or raise an InputError that does not show it."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from iet.errors import InputError
 from iet.marks.families import BernoulliSum, Family, sum_family
 from iet.marks.foreign.keys import Ids, checked_integer
+from iet.marks.foreign.prf import checked_share
 from iet.marks.foreign.scheme import EngineScheme, Keys, Mask
 from iet.native.load import compiled
 from iet.native.reference import is_scored
@@ -45,9 +46,7 @@ class Kgw(EngineScheme):
         if self.n_gram == 0:
             object.__setattr__(self, "n_gram", 2 if lefthash else 1)
         checked_integer("n_gram", self.n_gram, *((2, 2) if lefthash else (1, 16)))
-        ratio = self.greenlist_ratio
-        if not isinstance(ratio, (int, float)) or not 0 < ratio < 1:
-            raise InputError(f"greenlist_ratio: got {ratio!r:.80}, expected a number between 0 and 1")
+        checked_share("greenlist_ratio", self.greenlist_ratio)
 
     @property
     def evidence_ids(self) -> int:
@@ -113,7 +112,7 @@ class Kgw(EngineScheme):
         offsets = np.append(0, np.cumsum(counts))
         tokens = np.ascontiguousarray(tokens, np.uint32)
         is_green = np.empty((len(tokens), len(keys)), np.uint8)
-        for column, key in enumerate(keys.tolist()):
+        for column, key in enumerate(keys[:, 0].tolist()):
             seeds = _left_seeds(key, contexts) if contexts.ndim == 1 else _self_seeds(key, contexts)
             is_green[:, column] = _green_tokens(seeds, offsets, tokens, vocab_size, green, threads)
         scores[positions] = is_green[pair.reshape(-1)]

@@ -16,6 +16,8 @@ from iet.native.reference import is_scored
 from iet.native.texts import Texts
 
 Keys = NDArray[np.uint64]
+"""[K, W]: the numbers of each key."""
+
 Mask = NDArray[np.bool_]
 
 
@@ -73,5 +75,5 @@ class EngineScheme(AnyScheme):
         return {"name": self.name, **super().to_dict()}
 
     def __str__(self) -> str:
-        values = {k: v for k, v in dataclasses.asdict(self).items() if k not in ("n_gram", "version")}
+        values = {k: v for k, v in self.to_dict().items() if k not in ("name", "n_gram", "version")}
         return f"{self.name}, n {self.n_gram}" + "".join(f", {k} {v}" for k, v in values.items())

@@ -10,6 +10,7 @@ import pytest
 
 import iet
 from benchmarks import engine_wheels
+from benchmarks.accuracy import engine_answers
 from benchmarks.security.foreign_marks import torch_permutation
 from iet import evidence
 from iet.marks.foreign import engines
@@ -54,6 +55,18 @@ def test_vllm_dual_keys_are_two_columns() -> None:
     detector = vllm.DualKeyGumbelWatermarkDetector(42, alpha=0.25, deduplicate_contexts=False)
     theirs = detector._score_tokens(*detector._prepare_inputs(ids.tolist())).numpy()
     np.testing.assert_allclose(ours @ [0.75, 0.25], theirs, rtol=4e-7, atol=2e-7)
+
+
+@pytest.mark.parametrize(
+    "case", engine_answers.CASES, ids=lambda case: f"{case.source} {list(case.parameters.values())}"
+)
+def test_scores_equal_other_code(case: engine_answers.Case) -> None:
+    why = case.missing()
+    if why:
+        pytest.skip(why)
+    row = engine_answers.compare(case, num_keys=6, num_tokens=90, seed=1)
+    assert row["scores"] == 8 * (90 - case.first)
+    assert row["different"] == 0
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 7, 20, 64])
