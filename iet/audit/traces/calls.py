@@ -68,8 +68,10 @@ def sortable(time: Any) -> str:
 
 def agent_in(values: Mapping[str, Any], names: Sequence[str]) -> str | None:
     """Return the first name of an agent in some fields. Steps of prebuilt agents do not count."""
-    found = (values.get(name) for name in names)
-    return next((value for value in found if isinstance(value, str) and value and value not in _STEPS), None)
+    candidates = (values.get(name) for name in names)
+    return next(
+        (value for value in candidates if isinstance(value, str) and value and value not in _STEPS), None
+    )
 
 
 def pieces_of(calls: Sequence[Call], agents: frozenset[str]) -> list[Piece]:

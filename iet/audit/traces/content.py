@@ -87,8 +87,8 @@ def decoded(value: Any, is_wanted: Callable[[Any], bool] | None = None) -> Any:
 
 def field_of(item: Mapping[str, Any], name: str) -> Any:
     """Return a field whose name in a record is in snake case, as given, or in camel case."""
-    first, *others = name.split("_")
-    return item.get(name, item.get(first + "".join(map(str.capitalize, others))))
+    first, *words = name.split("_")
+    return item.get(name, item.get(first + "".join(map(str.capitalize, words))))
 
 
 def parsed(value: Any) -> Any:
@@ -161,8 +161,8 @@ def messages_in(value: Any) -> Iterator[dict[str, Any]]:
                     if isinstance(inner, dict):
                         yield from messages_in(inner)
     elif isinstance(value, dict):
-        held = (value.get(key) for key in _HOLDERS if not is_message(value))
-        inner = next((inner for inner in held if isinstance(inner, (list, dict, str)) and inner), value)
+        fields = (value.get(key) for key in _HOLDERS if not is_message(value))
+        inner = next((inner for inner in fields if isinstance(inner, (list, dict, str)) and inner), value)
         if inner is value:
             yield value
         else:

@@ -100,19 +100,19 @@ def _is_same(transfer: Transfer, earlier: Transfer) -> bool:
 
 def _whole_messages(messages: Iterable[Message]) -> list[Message]:
     """Return messages whose parts are joined, each at the place of its first part."""
-    whole, texts = list[Message](), dict[str, list[str]]()
+    joined, texts = list[Message](), dict[str, list[str]]()
     for message in messages:
         if message.part_of is None:
-            whole.append(message)
+            joined.append(message)
             continue
         if message.part_of not in texts:
-            whole.append(message)
+            joined.append(message)
         texts.setdefault(message.part_of, []).append(text_of(_content(_flat(message.value))))
     return [
         message
         if message.part_of is None
         else message._replace(value={**_flat(message.value), "content": "".join(texts[message.part_of])})
-        for message in whole
+        for message in joined
     ]
 
 

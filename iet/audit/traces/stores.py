@@ -114,24 +114,28 @@ def _fields(item: Mapping[str, Any]) -> _Fields | None:
 
 def pieces(items: list[dict[str, Any]], agents: frozenset[str]) -> list[Piece]:
     """Return the input and output of each call of a model, in the order of their ends."""
-    whole = dict[Any, dict[str, Any]]()
+    merged = dict[Any, dict[str, Any]]()
     for i, item in enumerate(map(_flat, items)):  # a later object of the same call completes the earlier one
         key = item["id"] if isinstance(item.get("id"), str) else i
-        whole[key] = {
-            **whole.get(key, {}),
+        merged[key] = {
+            **merged.get(key, {}),
             **{name: value for name, value in item.items() if value is not None},
         }
-    return calls.pieces_of([_call(item) for item in whole.values()], agents)
+    return calls.pieces_of([_call(item) for item in merged.values()], agents)
 
 
 def _call(item: dict[str, Any]) -> Call:
     fields = _fields(item) or _STORES[-1]
-    shown = item.get("display_name") or item.get("name") or item.get("op_name")
-    name = shown.rpartition("/")[2].partition(":")[0] if isinstance(shown, str) and "://" in shown else shown
+    title = item.get("display_name") or item.get("name") or item.get("op_name")
+    name = title.rpartition("/")[2].partition(":")[0] if isinstance(title, str) and "://" in title else title
     kind = _KINDS.get(str(_first(item, fields.kind)).casefold())
     output = _first(item, fields.put_out)
-    whole = parsed(output)
-    if kind is None and isinstance(whole, dict) and ("choices" in whole or whole.get("role") == "assistant"):
+    answer = parsed(output)
+    if (
+        kind is None
+        and isinstance(answer, dict)
+        and ("choices" in answer or answer.get("role") == "assistant")
+    ):
         kind = calls.MODEL  # Weave has no kinds
     agent = next((agent_in(values, _AGENT) for values in _metadata(item) if agent_in(values, _AGENT)), None)
     if agent is None and kind == calls.AGENT and isinstance(name, str):
