@@ -313,8 +313,8 @@ def compare_dual_keys(num_keys: int, num_tokens: int, seed: int) -> dict[str, An
 
 _NOTES = """\
 * vLLM: its wheel 0.33.0 has `gumbel` and `dual_key_gumbel` with Philox, and lacks HMAC-SHA256, red-green
-  lists, SynthID-Text and SBW. Those are compared with a stored copy of its repository, at the commits
-  below. Whether a release will contain them, or in this form, is unknown.
+  lists, SynthID-Text and SBW. Those are compared with functions transcribed from its repository's files
+  at the commits below. Whether a release will contain them, or in this form, is unknown.
 * HMAC-SHA256 is in early commits only; later ones accept only "philox". No commit joins it with red-green
   lists, as `vllm-red-green` can. The four numbers in that commit's `tests/watermarking/test_prf.py` are
   met too. Its Philox numbers differ from the wheel's, so that Philox is not read.
