@@ -9,7 +9,7 @@ from typing import Any
 
 import answers
 from langchain_core.tracers import LangChainTracer
-from langgraph_team import graph, start, swarm
+from langgraph_streams import graph, start, swarm
 from langsmith import Client, traceable, tracing_context
 from langsmith.schemas import Run
 from langsmith.wrappers import wrap_openai
