@@ -109,12 +109,12 @@ def run(line: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         absent = entry.get("absent", ())
         claims = sum(claim != "" for i, claim in enumerate(entry["claims"]) if i not in absent)
         rows.append({"record": name, **entry, "claimed": claims * conversations, "counts": counts})
-    header = ["record", "made by", "true claims", "confirmed", "contradicted", "no claim: named"]
+    header = ["record", "made by, or source", "true claims", "confirmed", "contradicted", "no claim: named"]
     header += ["false record: contradicted", "hand-overs stated", "found"]
     cells = [
         [
             f"{row['format']} (`{files[row['record']].name}`)",
-            row.get("made_by", "adapted from a published example"),
+            row.get("made_by") or row["source"],
             *(row["claimed"], row["counts"]["true confirmed"], row["counts"]["true contradicted"]),
             *(row["counts"]["true named"], row["counts"]["false contradicted"]),
             *(row["counts"]["stated"], row["counts"]["found"]),
