@@ -91,6 +91,19 @@ def attribute(
     return results[0] if len(results) == 1 else concatenated(results, _empty(plan, texts is not None))
 
 
+def evidence_of(plan: Plan, text: str, encodings: tuple[Encoding, ...]) -> tuple[Float64s, int]:
+    """Return the log p-value of every agent [A] in one whole text, without decoding the text.
+
+    It is that of `Report.evidence`; NaN for agents without a key. The second value is the number of tokens
+    that are evidence, summed over the profiles.
+    """
+    pairs = list(zip(encodings, plan.readers, strict=True))
+    batches = [TokenBatch.of(encoding, None, reader.keys, text) for encoding, reader in pairs]
+    log_p = [score(plan, *pair).log_p for pair in zip(plan.readers, batches, strict=True)]
+    counts = _counts(batches)
+    return _evidence(plan, log_p)[0], int((counts["scored"] - counts["repeated"])[0])
+
+
 def decode_texts(
     plan: Plan,
     encodings: Sequence[tuple[Encoding, ...]],
