@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import os
 import pathlib
 import sys
@@ -22,6 +23,8 @@ _LIMITS = {
     "per_client": "requests at once, of the holder of one token",
     "body_seconds": "seconds for a body to arrive, and between two parts of a batch",
     "connections": "connections at once",
+    "rate": "questions an hour of an address (--public)",
+    "total_rate": "those of all",
 }
 """Field of `iet.service.limits.Limits` -> help text."""
 
@@ -42,6 +45,18 @@ def add(commands: Commands) -> None:
     )
     serve.add_argument(
         "--no-auth", action="store_true", help="accept requests without a token, only on a loopback address"
+    )
+    serve.add_argument(
+        "--public",
+        action="store_true",
+        help="instead of audits, tell anyone whether a text of 200 tokens is marked",
+    )
+    serve.add_argument(
+        "--trusted-proxy",
+        action="append",
+        default=[],
+        metavar="ADDRESS",
+        help="a proxy, or network, whose X-Forwarded-For names the client (--public); may be repeated",
     )
     serve.add_argument("--workers", type=int, metavar="N", help="processes (default: the number of cores)")
     add_tokenizer(serve)
@@ -71,14 +86,19 @@ def add(commands: Commands) -> None:
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     if arguments.add_token is not None and arguments.tokens is None:
         parser.error("--add-token takes --tokens FILE")
-    if (arguments.tokens is None) is not arguments.no_auth:
-        parser.error("expected --tokens FILE or, for this machine alone, --no-auth")
+    if arguments.public:
+        if arguments.tokens is not None or arguments.no_auth or arguments.model is not None:
+            parser.error("--public takes no --tokens, --no-auth or --model")
+    elif arguments.trusted_proxy:
+        parser.error("--trusted-proxy takes --public")
+    elif (arguments.tokens is None) is not arguments.no_auth:
+        parser.error("expected --tokens FILE, --public or, for this machine alone, --no-auth")
 
 
 def _serve(arguments: argparse.Namespace) -> int:
     try:
         from iet.audit.worker_pool import ONE_THREAD
-        from iet.service import app, audits, credentials, limits, server
+        from iet.service import app, audits, credentials, limits, public, server
     except ImportError as error:
         raise missing(f"iet serve needs {error.name}", "service") from None
     import iet
@@ -91,7 +111,10 @@ def _serve(arguments: argparse.Namespace) -> int:
     unknown = [name for name, _ in arguments.limit if name not in _LIMITS]
     if unknown:
         raise InputError(f"--limit: got {unknown[0]!r}, expected one of {', '.join(_LIMITS)}")
-    request_limits = limits.Limits(**dict(arguments.limit))
+    defaults = public.LIMITS if arguments.public else {}
+    request_limits = limits.Limits(**{**defaults, **dict(arguments.limit)})
+    for proxy in arguments.trusted_proxy:
+        _check_network(proxy)
     registry = load_registry(arguments)
     path: Any = registry.path
     tokenizers = _tokenizers(arguments.tokenizer or [], registry)
@@ -99,7 +122,14 @@ def _serve(arguments: argparse.Namespace) -> int:
     files = audits.AuditFiles(path, secret_mount(), tokenizers, arguments.published, arguments.model)
     # Refuses files that no worker could use.
     iet.Auditor(registry, published=arguments.published, model=arguments.model)
-    tokens = None if arguments.no_auth else credentials.Credentials(arguments.tokens)
+    service: app.AuditService
+    if arguments.public:
+        service = public.PublicService(files, request_limits, workers)
+        application = public.application(service)
+    else:
+        tokens = None if arguments.no_auth else credentials.Credentials(arguments.tokens)
+        service = app.AuditService(files, tokens, request_limits, workers)
+        application = app.application(service)
     for name, value in ONE_THREAD.items():
         os.environ.setdefault(name, value)
     listening = server.listen(arguments.host, arguments.port, loopback=arguments.no_auth)
@@ -107,8 +137,15 @@ def _serve(arguments: argparse.Namespace) -> int:
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     print(harmless(f"iet: serving {path} on {address}, workers: {workers}"), file=sys.stderr, flush=True)
     server.log_to_stderr()
-    server.run(app.AuditService(files, tokens, request_limits, workers), listening)
+    server.run(service, application, listening, arguments.trusted_proxy)
     return 0
+
+
+def _check_network(text: str) -> None:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        raise InputError(f"--trusted-proxy: got {text!r:.80}, expected an address or a network") from None
 
 
 def _tokenizers(entries: list[str], registry: Any) -> dict[str, str]:

@@ -42,7 +42,7 @@ _ERROR_SCHEMA = {
     "required": ["error"],
     "properties": {"error": {"type": "string", "description": "What is wrong, and what is accepted."}},
 }
-_ERRORS: Any = {
+ERRORS: Any = {
     status: {"description": description, "content": {JSON: {"schema": _ERROR_SCHEMA}}}
     for status, description in {
         400: "not HTTP or JSON that can be read",
@@ -51,8 +51,8 @@ _ERRORS: Any = {
         408: "the body came too slowly",
         413: "too much",
         415: "a type that is not taken, or that nothing is installed to read",
-        422: "JSON that asks for nothing that can be done, or a document that cannot be read",
-        429: "this client has its share of requests at work",
+        422: "content that asks for nothing that can be done, or that cannot be read",
+        429: "too many requests of this client",
         500: "the service failed",
         503: "too much at once, too long, or the service is stopping",
     }.items()
@@ -67,12 +67,17 @@ _NO_STORE = {"cache-control": "no-store"}
 class AuditService:
     """The state that the routes share.
 
+    Attributes:
+        hint: end of the message that a body is too long.
+
     Args:
         files: what the workers read.
         credentials: the clients' tokens; None lets every request in whose Host is a name of this machine.
         limits: limits of the requests.
         workers: number of processes.
     """
+
+    hint = _TOO_LONG_HINT
 
     def __init__(
         self, files: AuditFiles, credentials: Credentials | None, limits: Limits, workers: int
@@ -175,7 +180,7 @@ class AuditService:
                 message = "content-length: got one beside transfer-encoding, expected one of the two"
                 raise RequestRefused(400, message, connection="close")
             if length is not None and int(length) > max_bytes:
-                raise RequestRefused(413, too_long(max_bytes, _TOO_LONG_HINT))
+                raise RequestRefused(413, too_long(max_bytes, self.hint))
             with self._limiter.share(client) as add:
                 add(1)
                 yield client
@@ -185,7 +190,7 @@ class AuditService:
     async def answer(self, request: Request, client: str, **options: Any) -> Response:
         """Return the answer to a request with one text, conversation or document."""
         body = await read_body(
-            request.receive, self.limits.body_bytes, self.limits.body_seconds, hint=_TOO_LONG_HINT
+            request.receive, self.limits.body_bytes, self.limits.body_seconds, hint=self.hint
         )
         response = await self._do(AuditJob(body, html=requests.prefers_html(request), **options), client)
 
@@ -249,18 +254,40 @@ class _BatchResponse(StreamingResponse):
             await self.stream_response(send)
 
 
-def application(service: AuditService) -> fastapi.FastAPI:
-    """Return the application."""
+def new_app(service: AuditService, title: str, description: str, refuse: Any) -> fastapi.FastAPI:
+    """Return an application with the route that shows the service's state.
+
+    Args:
+        service: runs while the application runs.
+        title, description: for OpenAPI.
+        refuse: exception handler of RequestRefused.
+    """
     app = fastapi.FastAPI(
-        title="iet serve",
+        title=title,
         version=__version__,
-        description="Who wrote which part of a text, from keyed marks.",
+        description=description,
         lifespan=service.lifespan,
         docs_url=None,  # these pages load scripts from other hosts
         redoc_url=None,
         redirect_slashes=False,  # the redirect's host is the one that the client names
-        exception_handlers={RequestRefused: _refuse, HTTPException: _refuse_path, Exception: _fail},
+        exception_handlers={RequestRefused: refuse, HTTPException: _refuse_path, Exception: _fail},
     )
+
+    @app.get(
+        "/healthz",
+        summary="Whether texts are read",
+        response_class=Response,
+        responses={200: {"description": "They are."}, 503: {"description": "The service starts or stops."}},
+    )
+    async def healthz() -> Response:
+        return JSONResponse({"status": service.state}, 200 if service.state == "ok" else 503)
+
+    return app
+
+
+def application(service: AuditService) -> fastapi.FastAPI:
+    """Return the application."""
+    app = new_app(service, "iet serve", "Who wrote which part of a text, from keyed marks.", _refuse)
     readable = requests.readable_documents()
     limits = service.limits
     audit_admission = service.admission((JSON, *readable), limits.body_bytes)
@@ -317,20 +344,11 @@ def application(service: AuditService) -> fastapi.FastAPI:
         return _BatchResponse(lines, headers=_NO_STORE, media_type=batch.MEDIA_TYPE)
 
     @app.get(
-        "/healthz",
-        summary="Whether texts are read",
-        response_class=Response,
-        responses={200: {"description": "They are."}, 503: {"description": "The service starts or stops."}},
-    )
-    async def healthz() -> Response:
-        return JSONResponse({"status": service.state}, 200 if service.state == "ok" else 503)
-
-    @app.get(
         "/metrics",
         summary="For Prometheus",
         dependencies=_SECURITY,
         response_class=Response,
-        responses={status: _ERRORS[status] for status in (401, 403, 503)},
+        responses={status: ERRORS[status] for status in (401, 403, 503)},
     )
     async def show_metrics(request: Request) -> Response:
         service.client(request)
@@ -372,7 +390,7 @@ def _described(
     return {
         "dependencies": _SECURITY,
         "response_class": Response,
-        "responses": {200: {"description": answer, "content": answer_content}, **_ERRORS},
+        "responses": {200: {"description": answer, "content": answer_content}, **ERRORS},
         "openapi_extra": openapi,
     }
 

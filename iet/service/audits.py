@@ -28,6 +28,7 @@ from iet.marks.scheme import canonical_digest
 from iet.marks.tokenizer import Tokenizer
 from iet.report.claims import ClaimReport
 from iet.report.model import Report
+from iet.service import detection
 from iet.service.reloading import ReloadingFile
 from iet.service.requests import (
     DOCUMENT_SUFFIXES,
@@ -62,6 +63,7 @@ class AuditJob:
         html: whether the answer is a page.
         line: number of the line in a batch, None outside of one.
         document: headers and query of a document; None if the body is JSON.
+        question: media type of the body if it is a question to the public detector; else empty.
     """
 
     body: bytes
@@ -69,6 +71,7 @@ class AuditJob:
     html: bool = False
     line: int | None = None
     document: Upload | None = None
+    question: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +101,12 @@ def json_response(
     file_problem: str = "",
     failure: str = "",
 ) -> AuditResponse:
-    """Return a response whose body is JSON; in a batch with the line's number, status and id."""
+    """Return a response whose body is JSON; in a batch with the line's number, status and id.
+
+    The public detector's answer is a page if the job asks for one.
+    """
+    if job.question and job.html:
+        return AuditResponse(status, HTML, detection.page(content).encode(), file_problem, failure)
     if job.line is not None:
         content = {"line": job.line, "status": status} | ({} if id is None else {"id": id}) | content
     body = json.dumps(content, ensure_ascii=False).encode() + b"\n"
@@ -159,6 +167,9 @@ class AuditHandler:
         """Return the response to a request with any content."""
         problem, id, failure = self._reload(), None, ""
         try:
+            if job.question:
+                content = detection.answer(self._auditor(), job.body, job.question)
+                return json_response(job, 200, content, file_problem=problem)
             report: Report | ClaimReport
             if job.check:
                 report = self._check(CheckRequest.model_validate_json(job.body))

@@ -6,6 +6,9 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import ipaddress
+import math
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -29,6 +32,8 @@ class Limits:
         per_client: concurrent requests of one client, i.e. one token's holder (429).
         body_seconds: time for a request's body to arrive, and between two parts of a batch (408).
         connections: concurrent connections, idle ones included (503).
+        rate: questions an hour of one address to the public detector (429).
+        total_rate: questions an hour of all addresses to the public detector (503).
 
     Raises:
         InputError: A limit is out of range.
@@ -43,6 +48,8 @@ class Limits:
     per_client: int = 16
     body_seconds: float = 30.0
     connections: int = 512
+    rate: int = 60
+    total_rate: int = 6000
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -112,6 +119,58 @@ class ConcurrencyLimiter:
             self._in_use[client] -= own_amount
             if not self._in_use[client]:
                 del self._in_use[client]
+
+
+class RateLimiter:
+    """Limits how many requests each client, and all clients together, may begin in a period.
+
+    The table of clients is cleared at the end of each period, so it holds at most `total` clients, and a
+    client can begin twice its number around that moment.
+
+    Args:
+        per_client: maximum for one client (429 beyond it).
+        total: maximum for all clients together (503 beyond it).
+        seconds: the period.
+        clock: returns seconds.
+    """
+
+    def __init__(
+        self, per_client: int, total: int, seconds: int = 3600, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._per_client, self._total, self._seconds, self._clock = per_client, total, seconds, clock
+        self._period, self._used, self._counts = -1.0, 0, collections.Counter[str]()
+
+    def count(self, client: str) -> None:
+        """Count a request of the client, or raise RequestRefused (429 or 503) and count nothing."""
+        period, elapsed = divmod(self._clock(), self._seconds)
+        if period != self._period:
+            self._period, self._used = period, 0
+            self._counts.clear()
+        retry_after = str(math.ceil(self._seconds - elapsed))
+        if self._counts[client] >= self._per_client:
+            message = f"address: got more than {self._per_client:,} requests in {self._seconds:,} seconds"
+            raise RequestRefused(429, f"{message}, expected at most these", retry_after=retry_after)
+        if self._used >= self._total:
+            message = f"the service got more than {self._total:,} requests in {self._seconds:,} seconds"
+            raise RequestRefused(503, message, retry_after=retry_after)
+        self._counts[client] += 1
+        self._used += 1
+
+
+def address_group(host: str) -> str:
+    """Return the addresses that count as one client: an IPv4 address, or an IPv6 network of 64 bits.
+
+    All hosts that are no address, such as those of Unix sockets, are one group, the empty string.
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return ""
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False))
 
 
 async def read_body(

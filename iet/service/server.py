@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import socket
 import sys
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -13,7 +14,7 @@ import uvicorn
 
 from iet.errors import InputError, check_number
 from iet.service.access_log import AccessLog
-from iet.service.app import AuditService, application
+from iet.service.app import AuditService
 
 GRACE_SECONDS = 5.0
 """Added to the time of an audit, for answers to be sent between SIGTERM and the end."""
@@ -58,23 +59,28 @@ def listen(host: str, port: int, *, loopback: bool) -> socket.socket:
         ) from None
 
 
-def run(service: AuditService, listening: socket.socket) -> None:
+def run(
+    service: AuditService, app: Any, listening: socket.socket, trusted_proxies: Sequence[str] = ()
+) -> None:
     """Serve until SIGTERM or SIGINT. Then new requests are refused, and those in progress are finished.
 
     Args:
         service: what is served.
+        app: its ASGI application.
         listening: from `listen`; closed at the end.
+        trusted_proxies: addresses or networks of proxies whose X-Forwarded-For names the client.
     """
     limits = service.limits
     config = uvicorn.Config(
-        AccessLog(application(service), service.metrics),
+        AccessLog(app, service.metrics),
         http="h11",
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,  # it would show paths, which clients write
         server_header=False,
-        proxy_headers=False,
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=list(trusted_proxies),
         limit_concurrency=limits.connections,
         timeout_graceful_shutdown=round(limits.seconds + limits.wait + GRACE_SECONDS),
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,

@@ -90,6 +90,11 @@ def test_what_it_does_not_begin_with(path: pathlib.Path, capsys: pytest.CaptureF
             (["--no-auth", "-r", path, "--published", path.parent], "no index of published text"),
             (["--tokens", path.with_name("nothing"), "-r", path], "nothing: cannot be read"),
             (["--tokens", path, "-r", path], "line 1 is not a SHA-256"),
+            (["--public", "-r", path, "--limit", "rate=0"], "rate: got 0"),
+            (
+                ["--public", "-r", path, "--trusted-proxy", "proxy"],
+                "--trusted-proxy: got 'proxy', expected an address or a network",
+            ),
         ]:
             assert run("serve", *options) == 3, message
             assert message in capsys.readouterr().err
@@ -99,6 +104,22 @@ def test_what_it_does_not_begin_with(path: pathlib.Path, capsys: pytest.CaptureF
 def test_it_wants_tokens_or_none(options: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert run("serve", *options) == 2
     assert "--tokens FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--public", "--no-auth"), "--public takes no --tokens, --no-auth or --model"),
+        (("--public", "--tokens", "t"), "--public takes no --tokens"),
+        (("--public", "--model", "smollm2"), "--public takes no --tokens, --no-auth or --model"),
+        (("--no-auth", "--trusted-proxy", "127.0.0.1"), "--trusted-proxy takes --public"),
+    ],
+)
+def test_what_public_excludes(
+    options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("serve", *options) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_the_compose_file_names_existing_files(capsys: pytest.CaptureFixture[str]) -> None:

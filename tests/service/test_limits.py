@@ -11,7 +11,7 @@ import pytest
 
 from iet.errors import InputError
 from iet.service.audits import AuditFiles, AuditResponse
-from iet.service.limits import ConcurrencyLimiter, Limits, RequestRefused
+from iet.service.limits import ConcurrencyLimiter, Limits, RateLimiter, RequestRefused, address_group
 from tests.support.service import Client, on_a_port
 from tests.support.waiting import wait_until
 
@@ -34,6 +34,41 @@ def test_amounts_are_counted_for_each_client_and_for_all() -> None:
         add(2)
         raise KeyError
     assert limiter.in_use == 0
+
+
+def test_requests_are_counted_in_periods() -> None:
+    now = 100.0
+    limiter = RateLimiter(per_client=2, total=3, seconds=10, clock=lambda: now)
+
+    def status(client: str) -> tuple[int, str] | None:
+        try:
+            limiter.count(client)
+        except RequestRefused as refused:
+            return refused.status, refused.headers["retry-after"]
+        return None
+
+    now = 106.5
+    answers = [status(client) for client in ("alice", "alice", "alice", "bob", "carol")]
+    assert answers == [None, None, (429, "4"), None, (503, "4")]
+    assert set(limiter._counts) == {"alice", "bob"}  # clients that are refused take no memory
+    now = 110.0
+    assert [status("alice"), status("carol")] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("host", "group"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("unknown", ""),
+        ("", ""),
+    ],
+)
+def test_addresses_are_grouped(host: str, group: str) -> None:
+    assert address_group(host) == group
 
 
 @pytest.mark.parametrize(

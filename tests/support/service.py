@@ -138,16 +138,24 @@ def registry_file(folder: pathlib.Path, *names: str) -> pathlib.Path:
 
 @contextlib.contextmanager
 def serving(
-    folder: pathlib.Path, registry: pathlib.Path, *options: Any, token: bool = True, workers: int = 1
+    folder: pathlib.Path,
+    registry: pathlib.Path,
+    *options: Any,
+    token: bool = True,
+    public: bool = False,
+    workers: int = 1,
 ) -> Iterator[Running]:
     """Run a service while the block runs; with `token` it accepts one new token, without it all requests.
+
+    With `public` it is the public detector, which has no tokens.
 
     Its time limits are far longer than needed, unless `options` set others.
     """
     from iet.service.credentials import add_token
 
-    made = add_token(folder / "tokens", "alice") if token else None
+    made = add_token(folder / "tokens", "alice") if token and not public else None
     authentication = ["--tokens", folder / "tokens"] if token else ["--no-auth"]
+    authentication = ["--public"] if public else authentication
     command = [sys.executable, "-m", "iet", "serve", "-r", registry, "--port", 0, "--workers", workers]
     for name in ("seconds", "wait", "body_seconds"):
         command += ["--limit", f"{name}={PATIENCE}"]
@@ -164,7 +172,9 @@ def serving(
     try:
         Running(0, made, process, log).wait_until(lambda: address.search(log.read_text()))
         running = Running(int(address.findall(log.read_text())[0]), made, process, log)
-        running.wait_until(lambda: running.ready(workers))
+        running.wait_until(
+            lambda: running.ask("/healthz").status == 200 if public else running.ready(workers)
+        )
         yield running
     finally:
         with contextlib.suppress(ProcessLookupError):
