@@ -56,19 +56,21 @@ def check_trace(plan: Plan, trace: Trace, names: Mapping[str, str]) -> ClaimRepo
 def _hand_overs(trace: Trace, names: Mapping[str, str], checked: ClaimReport) -> HandOvers:
     """Return the hand-overs of a trace, compared with those that the marks show."""
     agents = [piece.agent for piece in checked.pieces if piece.verdict != "skipped"]
-    recovered = [(a, b) for a, b in itertools.pairwise(agents) if a is not None and b is not None and a != b]
+    neighbours = itertools.pairwise(agents)
+    recovered = collections.Counter((a, b) for a, b in neighbours if a and b and a != b)
     found, missing = list[HandOver](), list[HandOver]()
     # Those with a source first, so that one without a source does not take their pair.
     for transfer in sorted(trace.transfers, key=lambda transfer: transfer.source is None):
         source = transfer.source and names.get(transfer.source, transfer.source)
         target = names.get(transfer.target, transfer.target)
-        pair = next((pair for pair in recovered if pair[1] == target and source in (None, pair[0])), None)
+        candidates = [(source, target)] if source else [pair for pair in recovered if pair[1] == target]
+        pair = next((pair for pair in candidates if recovered[pair] > 0), None)
         if pair is None:
             missing.append((source, target))
         else:
-            recovered.remove(pair)
+            recovered[pair] -= 1
             found.append(pair)
-    return HandOvers(tuple(found), tuple(missing), tuple(recovered))
+    return HandOvers(tuple(found), tuple(missing), tuple(recovered.elements()))
 
 
 def check_claims(

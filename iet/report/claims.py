@@ -125,7 +125,8 @@ class HandOvers:
     """The hand-overs that a record claims, compared with those that the marks show.
 
     The marks show one where two checked pieces, one after the other, have the marks of two agents. A piece
-    without a mark between them hides it. Each pair is listed as often as it occurs.
+    without a mark between them hides it. All conversations of a record count as one. Each pair is listed as
+    often as it occurs.
 
     Attributes:
         found: claimed and found.

@@ -5,6 +5,7 @@ The protocol names no agent, only the role. Google ADK's server states the autho
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,37 +28,41 @@ def is_of(item: Any) -> bool:
 
 def pieces(items: list[Any], agents: frozenset[str]) -> list[Piece]:
     """Return a piece for each message, and one for each artifact, whose parts are joined."""
-    return read((message for item in items for message in _messages(item)), agents)
+    by_task = collections.defaultdict[Any, list[Message]](list)
+    targets = dict[str, str]()
+    for item in items:
+        task = field_of(item, "task_id") or item.get("id")
+        by_task[task if isinstance(task, str) else None] += _messages(item, targets)
+    return [piece for messages in by_task.values() for piece in read(messages, agents)]
 
 
-def _messages(item: dict[str, Any]) -> Iterator[Message]:
+def _messages(item: dict[str, Any], targets: dict[str, str]) -> Iterator[Message]:
     metadata = item.get("metadata")
     author = metadata.get("adk_author") if isinstance(metadata, dict) and "history" not in item else None
     author = author if isinstance(author, str) else None
     for value in item["history"] if isinstance(item.get("history"), list) else ():
-        yield _message(value, None)
+        yield Message(value, None, _transfer(value, None, targets))
     status = item.get("status")
     if isinstance(status, dict) and isinstance(status.get("message"), dict):
-        yield _message(status["message"], author)
+        yield Message(status["message"], author, _transfer(status["message"], author, targets))
     artifacts = item["artifacts"] if isinstance(item.get("artifacts"), list) else []
     for artifact in [*artifacts, item.get("artifact"), item]:
         if isinstance(artifact, dict) and isinstance(identity := field_of(artifact, "artifact_id"), str):
-            yield Message({"role": "agent", "parts": artifact.get("parts")}, author, part_of=identity)
+            is_part = item.get("append") is True
+            parts = {"role": "agent", "parts": artifact.get("parts")}
+            yield Message(parts, author, part_of=identity, is_whole=not is_part)
 
 
-def _message(value: Any, author: str | None) -> Message:
-    """Return a message; the calls of functions in its data are those of Google ADK."""
-    parts = value.get("parts") if isinstance(value, dict) else None
+def _transfer(message: Any, source: str | None, targets: dict[str, str]) -> Transfer | None:
+    """Return the hand-over that a result of Google ADK's function confirms; `targets` collects its calls."""
+    parts = message.get("parts") if isinstance(message, dict) else None
     for part in parts if isinstance(parts, list) else ():
         data = part.get("data") if isinstance(part, dict) else None
-        if (
-            isinstance(data, dict)
-            and data.get("name") == "transfer_to_agent"
-            and isinstance(data.get("args"), dict)
-        ):
-            target, identity = data["args"].get("agent_name"), data.get("id")
-            if isinstance(target, str):
-                return Message(
-                    value, author, Transfer(author, target, identity if isinstance(identity, str) else None)
-                )
-    return Message(value, author)
+        if not isinstance(data, dict) or data.get("name") != "transfer_to_agent":
+            continue
+        identity, arguments = str(data.get("id")), data.get("args")
+        if isinstance(arguments, dict) and isinstance(arguments.get("agent_name"), str):
+            targets[identity] = arguments["agent_name"]
+        elif "response" in data and identity in targets:
+            return Transfer(source, targets[identity], identity)
+    return None

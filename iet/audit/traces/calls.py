@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import datetime
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -59,11 +60,17 @@ class Call:
 
 
 def sortable(time: Any) -> str:
-    """Return a time as text that sorts: integers by value, ISO 8601 in UTC as it is, "" for anything else."""
+    """Return a time as text that sorts: a number, ISO 8601 (UTC if it has no zone), "" for anything else."""
     if isinstance(time, (int, float)) and not isinstance(time, bool) and abs(time) < 1e20:
         return f"{time:026.6f}"
     text = time if isinstance(time, str) else ""
-    return text.zfill(26) if text.isdecimal() else text
+    if text.isdecimal():
+        return text.zfill(26)
+    try:
+        date = datetime.datetime.fromisoformat(text)
+        return f"{(date if date.tzinfo else date.replace(tzinfo=datetime.UTC)).timestamp():026.6f}"
+    except (ValueError, OverflowError):
+        return ""
 
 
 def agent_in(values: Mapping[str, Any], names: Sequence[str]) -> str | None:
@@ -79,15 +86,15 @@ def pieces_of(calls: Sequence[Call], agents: frozenset[str]) -> list[Piece]:
     calls = sorted(calls, key=lambda call: (call.end or call.start, call.start))
     by_id = {call.id: call for call in calls if call.id is not None}
     inner = [call for call in calls if call.put_out and call.kind != TOOL]
-    has_inner = {id(outer) for call in inner for outer in _around(call, by_id) if outer is not call}
-    read = [_pieces_of(call, by_id, agents, id(call) in has_inner) for call in calls]
+    has_inner = {id(outer) for call in inner for outer in _with_enclosing(call, by_id) if outer is not call}
+    of_calls = [_pieces_of(call, by_id, agents, id(call) in has_inner) for call in calls]
     nested = collections.defaultdict[int, set[str]](set)
-    for call, (_, put_out) in zip(calls, read, strict=True):
-        for outer in _around(call, by_id):
+    for call, (_, put_out) in zip(calls, of_calls, strict=True):
+        for outer in _with_enclosing(call, by_id):
             if outer is not call:
                 nested[id(outer)].update(piece.text.strip() for piece in put_out if piece.skipped is None)
     pieces = list[Piece]()
-    for call, (used, put_out) in zip(calls, read, strict=True):
+    for call, (used, put_out) in zip(calls, of_calls, strict=True):
         pieces += used
         for piece in put_out:
             # An agent that calls another one, or hands over to it, may end with that one's words.
@@ -104,13 +111,15 @@ def _pieces_of(
     if not put_out and not has_inner and (call.kind is not None or call.name in agents):
         put_out = call.result
     claim = _claim(call, by_id, agents) if put_out else None
-    outputs = [output_of(value, agents, call.origin, claim) for value in put_out]
+    # A result as a whole may be a state with earlier messages; only the last one is surely this call's.
+    own = put_out if call.put_out else put_out[-1:]
+    outputs = [output_of(value, agents, call.origin, claim if value in own else None) for value in put_out]
     if call.kind == TOOL:
         outputs = [Piece(piece.text, None, roles.TOOL, call.origin) for piece in outputs]
     return [input_of(value, agents, call.origin) for value in call.used], outputs
 
 
-def _around(inner: Call, by_id: Mapping[str, Call]) -> Iterator[Call]:
+def _with_enclosing(inner: Call, by_id: Mapping[str, Call]) -> Iterator[Call]:
     """Yield a call, the one around it, and so on, as long as the ids are known."""
     here: Call | None = inner
     for _ in range(_FARTHEST):
@@ -121,11 +130,14 @@ def _around(inner: Call, by_id: Mapping[str, Call]) -> Iterator[Call]:
 
 
 def _claim(call: Call, by_id: Mapping[str, Call], agents: frozenset[str]) -> str | None:
-    for here in _around(call, by_id):
-        if here.agent is not None:
+    """Return the agent of the nearest call; the caller of a tool wrote nothing of what is inside the tool."""
+    for here in _with_enclosing(call, by_id):
+        if here.agent is not None and (here is call or here.kind != TOOL):
             return here.agent
         if here.name in agents:
             return here.name
+        if here.kind == TOOL:
+            return None
     return None
 
 

@@ -17,11 +17,15 @@ _STARTS = ("Task", "Agent")
 """Tools that start a subagent."""
 
 _TEAMMATE = re.compile(
-    r'<teammate-message teammate_id="([^"]+)"[^>]*>\n?(.*?)\n?</teammate-message>', re.DOTALL
+    r'<teammate-message teammate_id="([^"]+)"[^>]*>\n?((?:(?!<teammate-message ).)*?)\n?</teammate-message>',
+    re.DOTALL,
 )
 
 _NO_AGENTS = ("system", "team-lead")
 """Ids in messages of a team that are no agent's name."""
+
+_DONE = "completed"
+"""Status of a subagent that has answered."""
 
 _NOTE = "agentId: "
 """First letters of the text that Claude Code adds to a subagent's answer."""
@@ -47,8 +51,9 @@ class _Names:
     """Names of subagents: by the id of the call, by the agent's id, and by the prompt (older versions)."""
 
     def __init__(self, items: list[Any]) -> None:
-        self.by_call, self.by_agent, self.by_prompt = (dict[str, str]() for _ in range(3))
-        self.parents = dict[str, Any]()
+        self.by_call, self.by_agent = dict[str, str](), dict[str, str]()
+        self.by_prompt = dict[str, str | None]()  # None: several subagents had this prompt
+        self.lines, self.firsts = dict[str, Any](), dict[str, Any]()
         for item in items:
             for block in _blocks(item):
                 values = block.get("input")
@@ -56,14 +61,15 @@ class _Names:
                     name = values.get("name") or values.get("subagent_type")
                     if isinstance(name, str):
                         self.by_call[str(block.get("id"))] = name
-                        self.by_prompt[str(values.get("prompt"))] = name
+                        prompt = str(values.get("prompt"))
+                        self.by_prompt[prompt] = name if self.by_prompt.get(prompt, name) == name else None
                 result = field_of(item, "tool_use_result")
                 agent = result.get("agentId") if isinstance(result, dict) else None
                 caller = self.by_call.get(str(block.get("tool_use_id")))
                 if isinstance(agent, str) and caller is not None:
                     self.by_agent[agent] = caller
             if isinstance(item.get("uuid"), str):
-                self.parents[item["uuid"]] = item
+                self.lines[item["uuid"]] = item
 
     def of(self, item: Mapping[str, Any]) -> str | None:
         """Return the subagent that wrote a line; None: the main agent, or unknown."""
@@ -73,12 +79,24 @@ class _Names:
             return self.by_call.get(str(item["parent_tool_use_id"]))
         if isinstance(item.get("agentId"), str):
             return self.by_agent.get(item["agentId"])
-        for _ in self.parents if item.get("isSidechain") is True else ():
-            above = self.parents.get(str(item.get("parentUuid")))
-            if above is None or above.get("isSidechain") is not True:
-                return self.by_prompt.get(text_of(_content(item)))
+        if item.get("isSidechain") is not True:
+            return None
+        return self.by_prompt.get(text_of(_content(self._first(item))))
+
+    def _first(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the first line of a subagent, which has its prompt."""
+        path = list[str]()
+        while (above := self.lines.get(str(item.get("parentUuid")))) is not None:
+            uuid = str(item.get("uuid"))
+            if above.get("isSidechain") is not True or uuid in path[-1:] or len(path) > len(self.lines):
+                break
+            if uuid in self.firsts:
+                item = self.firsts[uuid]
+                break
+            path.append(uuid)
             item = above
-        return None
+        self.firsts |= dict.fromkeys(path, item)
+        return item
 
 
 def _content(item: Mapping[str, Any]) -> Any:
@@ -101,7 +119,9 @@ def _messages(item: dict[str, Any], names: _Names) -> Iterator[Message]:
         name, result = names.by_call.get(str(block["tool_use_id"])), block.get("content")
         parts = result if isinstance(result, list) else [{"text": result}]
         texts = [part for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
-        if name is None:
+        summary = field_of(item, "tool_use_result")
+        status = summary.get("status", _DONE) if isinstance(summary, dict) else _DONE
+        if name is None or block.get("is_error") is True or status != _DONE:
             yield Message({"role": "tool", "content": texts})
             continue
         answer = [

@@ -10,12 +10,15 @@ from typing import Any
 
 from iet.audit.traces.calls import agent_in
 from iet.audit.traces.content import is_message
-from iet.audit.traces.messages import Message, read, whole_of
+from iet.audit.traces.messages import Message, is_question, read, whole_of
 from iet.audit.traces.messages import is_of as is_chat
 from iet.audit.traces.pieces import Piece
 
 _STATES = ("values", "state", "channel_values", "output", "data")
 """Fields that hold a state, so they are no nodes."""
+
+_CALLS = frozenset(("request", "response", "body", "custom_id"))
+"""Fields of a logged call of an API, which is no update."""
 
 _MODES = ("updates", "values", "messages")
 
@@ -47,8 +50,13 @@ def _messages(item: Any) -> Iterator[Message]:
             claim = agent_in(item[1], ("lc_agent_name", "langgraph_node")) or subgraph
             yield Message(item[0], claim, part_of=whole_of(item[0]))
         return
-    for node, update in item.items() if isinstance(item, dict) and not is_message(item) else ():
+    if not isinstance(item, dict) or is_message(item) or _CALLS.intersection(item):
+        return
+    for node, update in item.items():
         inner = update.get("messages") if isinstance(update, dict) and node not in _STATES else None
-        for message in inner if isinstance(inner, list) else [inner]:
+        messages = inner if isinstance(inner, list) else [inner]
+        # A node may return the whole state. Only what follows the last question is surely its own.
+        asked = max((i for i, message in enumerate(messages[:-1]) if is_question(message)), default=-1)
+        for i, message in enumerate(messages):
             if is_chat(message):
-                yield Message(message, agent_in({"node": node}, ("node",)) or subgraph)
+                yield Message(message, agent_in({"node": node}, ("node",)) or subgraph if i > asked else None)

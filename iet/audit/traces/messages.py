@@ -26,17 +26,27 @@ class Message(NamedTuple):
         claim: the agent that the record names for it, unless the message has a name of its own.
         transfer: the hand-over that the record states here.
         part_of: id of the message that this is one of several parts of.
+        is_whole: whether it replaces the earlier parts.
     """
 
     value: Any
     claim: str | None = None
     transfer: Transfer | None = None
     part_of: str | None = None
+    is_whole: bool = False
 
 
 def is_of(item: Any) -> bool:
     """Tell whether a value is a message."""
-    return _role(_flat(item)) is not None
+    message = _flat(item)
+    fields = (*_CONTENT, "tool_calls", "tool_responses", "type", "source")
+    return _role(message) is not None and any(field in message for field in fields)
+
+
+def is_question(item: Any) -> bool:
+    """Tell whether a value is a message of a user without a name."""
+    message = _flat(item)
+    return roles.kind_of(_role(message) or "") == roles.USER and not message.get("name")
 
 
 def pieces(lists: Iterable[Iterable[Any]], agents: frozenset[str]) -> list[Piece]:
@@ -60,7 +70,7 @@ def read(messages: Iterable[Message], agents: frozenset[str]) -> list[Piece]:
     """Return a piece for each message of one conversation.
 
     A call of a tool, its result and an event may state one hand-over, before the next agent writes. Once a
-    result or an event confirms it, messages without a name are the new agent's.
+    result or an event confirms it, messages without a name are the new agent's, until a user writes.
     """
     pieces, targets = list[Piece](), dict[str, str]()
     speaker: str | None = None  # the agent that wrote last or took over
@@ -88,8 +98,10 @@ def read(messages: Iterable[Message], agents: frozenset[str]) -> list[Piece]:
                 last = len(pieces)
                 source = transfer.source or speaker
                 piece = dataclasses.replace(piece, transfer=transfer._replace(source=source))
-            speaker = transfer.target
-        owner = owner if result is None else result.target
+        if result is not None:
+            speaker = owner = result.target
+        elif piece.skipped == roles.USER:  # a new turn may start with any agent
+            owner = None
         pieces.append(piece)
     return pieces
 
@@ -107,6 +119,8 @@ def _whole_messages(messages: Iterable[Message]) -> list[Message]:
             continue
         if message.part_of not in texts:
             joined.append(message)
+        if message.is_whole:
+            texts[message.part_of] = []
         texts.setdefault(message.part_of, []).append(text_of(_content(_flat(message.value))))
     return [
         message
@@ -122,7 +136,7 @@ def _stated(
     """Return the hand-over that the result of a tool confirms, or a framework's event.
 
     The result of the Agents SDK is {"assistant": NAME}, that of Microsoft's Agent Framework
-    {"handoff_to": NAME}. Other results are a sentence with the agent's name; an error is one too.
+    {"handoff_to": NAME}. Other results begin with words like "Transferred to NAME".
 
     Args:
         message: the result or event.
@@ -145,20 +159,22 @@ def _stated(
         name = next(iter(output.values()))
         return Transfer(None, name, identity) if isinstance(name, str) else None
     target = targets.get(identity or "") or _target(message.get("name"), agents)
-    is_error = message.get("status") == "error" or _ERROR.search(text)
-    if target is None or is_error or not _mentions(text, target):
+    if target is None or message.get("status") == "error":
+        return None
+    done = _DONE.match(text)
+    if done is None or not _spelled(text[done.end() :]).startswith(_spelled(target)):
         return None
     return Transfer(None, target, identity)
 
 
 _RESULT_IDS = ("tool_call_id", "call_id")
 
-_ERROR = re.compile(r"\b(?:not|no|error|fail\w*|invalid|unknown|cannot|denied)\b", re.IGNORECASE)
-"""Words in the result of a hand-over that failed."""
-
-
-def _mentions(text: str, agent: str) -> bool:
-    return _spelled(agent) in _spelled(text)
+_DONE = re.compile(
+    r"(?:successfully )?(?:transfer(?:red)?|hand(?:ed|ing)?[- ]?(?:off|over))(?: back)? to (?:agent )?"
+    r"|agent ",
+    re.IGNORECASE,
+)
+"""First words of the result of a hand-over, before the agent's name."""
 
 
 def _spelled(name: str) -> str:
@@ -260,7 +276,7 @@ def piece_of(value: Any, agents: Collection[str], origin: str, claim: str | None
     if content == "None" and message.get("tool_calls"):  # AG2
         content = None
     content_text = text_of(content) if skipped is None else all_text_of(content)
-    if content_text.startswith(_SUMMARY):
+    if skipped is None and name is None and claim is None and content_text.startswith(_SUMMARY):
         skipped = roles.NOTICE
     if not content_text.strip():
         return Piece("", None, NO_TEXT, origin)
@@ -296,13 +312,14 @@ def _flat(value: Any) -> dict[str, Any]:
         return {**value["raw_item"], "name": agent.get("name") if isinstance(agent, dict) else None}
     if isinstance(value.get("response"), dict) and "current_agent_name" in value:  # LlamaIndex's AgentOutput
         return {**_flat(value["response"]), "name": value["current_agent_name"]}
-    role = value.get("role")
-    if isinstance(role, dict) and isinstance(
-        role.get("value"), str
-    ):  # Microsoft's Agent Framework before 1.0
-        value = {**value, "role": role["value"]}
-    inner = decoded(value.get("content"), is_message)
-    return {**value, **inner} if is_message(inner) else value
+    message, role = dict(value), value.get("role")
+    if isinstance(role, dict) and isinstance(role.get("value"), str):  # Agent Framework before 1.0
+        message["role"] = role["value"]
+    if roles.kind_of(_role(message) or "") == roles.AGENT:  # others may write anything
+        inner = decoded(message.get("content"), is_message)
+        if is_message(inner):
+            message["content"] = _content(inner)
+    return message
 
 
 _TYPES = frozenset(

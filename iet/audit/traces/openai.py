@@ -21,7 +21,7 @@ def is_of(item: Any) -> bool:
 
 def pieces(items: list[Any], agents: frozenset[str]) -> list[Piece]:
     """Return a piece for each message of each answer. No answer names its writer."""
-    return read((message for item in items for message in _messages(_answer(item))), agents)
+    return [piece for item in items for piece in read(_messages(_answer(item)), agents)]
 
 
 def _answer(item: Any) -> Any:

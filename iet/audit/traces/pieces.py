@@ -46,6 +46,11 @@ class Piece:
     origin: str = ""
     transfer: Transfer | None = None
 
+    def readable(self) -> Piece:
+        """Return the piece without lone surrogates, which a text that is only compared may hold."""
+        text = self.text.encode("utf-8", "replace").decode()
+        return self if text == self.text else dataclasses.replace(self, text=text)
+
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
@@ -69,22 +74,25 @@ class Trace:
 
         An agent's text is often the input of later calls too, sometimes without the agent's name.
         """
-        messages = list(pieces)
+        messages = [piece if piece.skipped is None else piece.readable() for piece in pieces]
         texts = [piece for piece in messages if piece.text.strip() and piece.skipped != CHUNK]
-        of_agents = {piece.text.strip() for piece in texts if piece.skipped is None}
         named = {piece.text.strip() for piece in texts if piece.claim is not None}
-        pieces_kept = dict[tuple[str, str | None], Piece]()
+        written = set[str]()  # texts of agents up to here
+        pieces_kept = dict[tuple[str, str | None, bool], Piece]()
         for piece in texts:
             text = piece.text.strip()  # frameworks add or drop white space around a text
-            is_input = piece.skipped is not None and text in of_agents
-            if not is_input and (piece.claim is not None or text not in named):
-                pieces_kept.setdefault((text, piece.claim), piece)
+            is_judged = piece.skipped is None
+            # What an agent repeats of an earlier text is no evidence, so only later copies are left out.
+            is_copy = piece.claim is None and text in named if is_judged else text in written
+            if not is_copy:
+                pieces_kept.setdefault((text, piece.claim, is_judged), piece)
+            if is_judged:
+                written.add(text)
         left_out = {REPEAT: len(texts) - len(pieces_kept), CHUNK: sum(p.skipped == CHUNK for p in messages)}
         empty = (piece for piece in messages if not piece.text.strip() and piece.skipped != CHUNK)
         stated = [piece.transfer for piece in messages if piece.transfer is not None]
-        transfers = {
-            (i if transfer.id is None else transfer.id): transfer for i, transfer in enumerate(stated)
-        }
+        keys = (i if transfer.id is None else transfer[1:] for i, transfer in enumerate(stated))
+        transfers = dict(zip(keys, stated, strict=True))
         return cls(
             tuple(pieces_kept.values()),
             {reason: count for reason, count in left_out.items() if count},

@@ -13,7 +13,9 @@ from iet.audit.traces.messages import Message, read
 from iet.audit.traces.pieces import Piece
 
 _MANAGED = re.compile(
-    r"Here is the final answer from your managed agent '([^']+)':\n(.*?)(?:\nLast output from|$)", re.DOTALL
+    r"Here is the final answer from your managed agent '([^']+)':\n(.*?)"
+    r"(?=\n+(?:Last output from|For more detail, find below|Here is the final answer from)|\Z)",
+    re.DOTALL,
 )
 
 
@@ -61,7 +63,6 @@ def _step(step: dict[str, Any], agent: str | None) -> Iterator[Message]:
             answer = arguments.get("answer") if isinstance(arguments, dict) else arguments
             yield Message({"role": "assistant", "content": answer}, agent)
     observation = step.get("observations")
-    managed = _MANAGED.search(observation) if isinstance(observation, str) else None
-    if managed:
+    for managed in _MANAGED.finditer(observation) if isinstance(observation, str) else ():
         yield Message({"role": "assistant", "content": managed[2].strip("\n")}, managed[1])
     yield Message({"role": "tool", "content": observation})

@@ -47,9 +47,9 @@ def _messages(item: dict[str, Any]) -> Iterator[Message]:
         role = message.get("role") if isinstance(message, dict) else None
         if roles.kind_of(role if isinstance(role, str) else "") != roles.AGENT:
             coworker = coworkers.get(str(message.get("tool_call_id"))) if isinstance(message, dict) else None
-            yield Message(message)
             if coworker is not None:
                 yield Message({"role": "assistant", "content": message.get("content")}, coworker)
+            yield Message(message)
         elif "agent" in item:  # a task's messages are its agent's; an event's messages may be by any agent
             coworkers |= dict(_coworkers(message.get("tool_calls")))
             yield Message(message, agent)
