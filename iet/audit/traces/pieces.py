@@ -82,7 +82,7 @@ class Trace:
         for piece in texts:
             text = piece.text.strip()  # frameworks add or drop white space around a text
             is_judged = piece.skipped is None
-            # What an agent repeats of an earlier text is no evidence, so only later copies are left out.
+            # Repeated words are no evidence, so an earlier copy stays and only later ones are left out.
             is_copy = piece.claim is None and text in named if is_judged else text in written
             if not is_copy:
                 pieces_kept.setdefault((text, piece.claim, is_judged), piece)
