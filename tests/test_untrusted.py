@@ -18,7 +18,7 @@ METHODS = {"read_pickle", "to_pickle", "get_unpickled", "extractall"}
 """Functions that run what they are given, and methods that do, or that write files where an archive says."""
 
 ALLOWED = {
-    "iet/bulk/files.py imports pickle": "what goes to its own workers",
+    "iet/bulk/run.py imports pickle": "what goes to its own workers",
     "iet/bulk/workers.py imports pickle": "what its own parent process sends",
     "iet/audit/worker_pool.py imports multiprocessing.connection": "pipes to its own workers",
     "benchmarks/engine_wheels.py calls exec": "functions of wheels that are pinned by their hash",

@@ -145,14 +145,18 @@ def test_a_refusal_is_that_of_python(team: pathlib.Path, run_iet: RunIet) -> Non
         assert refusal in run_iet(3, "audit", team.parent / "a.txt", "-r", team, *arguments)
 
 
-def test_commands_for_local_files_reject_uris(team: pathlib.Path, run_iet: RunIet) -> None:
+def test_commands_for_one_local_file_reject_uris(team: pathlib.Path, run_iet: RunIet) -> None:
     uri = "s3://user:PASSWORD@bucket/a.txt"
-    for command in (
-        ["check", uri],
-        ["index", "add", "a.idx", uri, "--agent", "planner"],
+    for code, command, message in (
+        (2, ["check", uri], "many conversations take one folder for the results: -o OUT/"),
+        (
+            3,
+            ["index", "add", "a.idx", uri, "--agent", "planner"],
+            "s3://...: got a URI, expected files of this machine; iet audit reads it",
+        ),
     ):
-        refusal = run_iet(3, *command, "-r", team)
-        assert "s3://...: got a URI, expected files of this machine; iet audit reads it" in refusal
+        refusal = run_iet(code, *command, "-r", team)
+        assert message in refusal
         assert "PASSWORD" not in refusal
 
 

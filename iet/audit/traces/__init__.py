@@ -170,7 +170,7 @@ def _problem(document: Any, unknown: list[Any]) -> str:
     item = unknown[0]
     shape = f"{'item 1: ' if isinstance(document, list) else ''}got {_shape(item)}"
     names = set(item) if isinstance(item, dict) else set()
-    nearest = max(FORMATS, key=lambda entry: len(names.intersection(entry.fields)) / len(entry.fields))
+    nearest = max(FORMATS, key=lambda entry: len(names.intersection(entry.fields)))
     if names.isdisjoint(nearest.fields):
         return f"{shape}, expected the record of a conversation: {NAMES}"
     return f"{shape}; nearest to {nearest.name}, whose items have {', '.join(map(repr, nearest.fields))}"
