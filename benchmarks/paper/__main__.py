@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     add("experiment", choices=[*MAMA, "restore", "table2", "quality", "all"])
     add("--data", type=pathlib.Path, required=True, help="folder of the data, or the csv of MAMA")
     add("--out", type=pathlib.Path, required=True, help="folder of tables, plots and logs")
-    add("--model", help="path or id (default: the shipped model; for quality none)")
+    add("--model", help="path, id, or smollm2 (default: the shipped model; for quality none)")
     add("--device", default="cpu", help="(default: cpu)")
     text = "for each setting (default: 48), logs of Who&When (all), problems of a task (100)"
     add("--records", type=int, help=text)

@@ -127,10 +127,14 @@ def logs_of(
 
 
 def loaded_for(model: str | pathlib.Path, device: str) -> Loaded:
-    """Load a model, and report if it only continues text."""
+    """Load a model by its path or id, or SmolLM2 by the name "smollm2"; report if it only continues text."""
     import torch
 
-    loaded = load(model, device)
+    from iet.audit import smollm2
+
+    loaded = load(smollm2.folder() if model == "smollm2" else model, device)
+    if model == "smollm2":
+        loaded = dataclasses.replace(loaded, name=smollm2.PACKAGE)
     if loaded.name == "iet:demo" and device == "cpu":
         torch.set_num_threads(1)  # the matrices are too small for more threads
     if not loaded.chat:

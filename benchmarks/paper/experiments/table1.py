@@ -18,7 +18,7 @@ from benchmarks import recording, statistics
 from benchmarks.paper import results
 from benchmarks.paper.baselines import BASELINES
 from benchmarks.paper.baselines.llm import ENDPOINTS
-from benchmarks.paper.conversations.logs import Log
+from benchmarks.paper.conversations.logs import Log, summary
 from benchmarks.paper.experiments.study import Study
 from benchmarks.paper.marks import PUBLISHED
 from benchmarks.paper.quoted import SETTINGS, TABLE1
@@ -26,6 +26,7 @@ from benchmarks.paper.reading import readers, scoring
 from benchmarks.paper.reading.readers import Reading
 from benchmarks.paper.reading.scoring import FIGURES, SHOWN
 from benchmarks.statistics import Interval
+from iet.native.pairs import number_pairs, repeats
 
 FEWEST_TEXTS = 10
 """Fewest texts of a setting for which a difference counts as better or worse."""
@@ -110,6 +111,7 @@ def run(
     all_logs: list[Log] = []
     extra: dict[str, Any] = {"failures": {}, "options": {}, "strength": {}}
     entropies: dict[str, list[float]] = {}
+    of_texts: dict[str, dict[str, Mapping[str, float]]] = {}
     for topology, agents in results.with_progress(settings):
         cell = texts.setdefault(f"{topology} {agents}", {})
         for mark in dict.fromkeys(method.mark for method in methods):
@@ -117,6 +119,7 @@ def run(
             logs = study.logs(setting)
             all_logs += logs
             extra["strength"][mark] = setting.strength
+            of_texts.setdefault(mark, {})[f"{topology} {agents}"] = _properties(study, logs)
             nats = [log.entropy for log in logs if log.entropy is not None]
             entropies.setdefault(mark, []).extend([float(np.mean(nats))] if nats else [])
             for method in methods:
@@ -129,8 +132,28 @@ def run(
                 failures = sum(reading.failures for reading in readings)
                 if failures:
                     extra["failures"][f"{method.name}, {topology}, {agents}"] = failures
+    extra["texts"] = of_texts
     extra["entropy"] = {mark: float(np.mean(means)) for mark, means in entropies.items() if means}
     _write(study, methods, texts, all_logs, extra, endpoints)
+
+
+PROPERTIES = {"entropy": "nats a token", "repeated": "repeated share", "turn": "tokens a turn"}
+"""Properties of texts, see `_properties`, and their names in tables."""
+
+
+def _properties(study: Study, logs: Sequence[Log]) -> dict[str, float]:
+    """Return what a mark can work with in texts: means over logs of entropy, repetition and turns.
+
+    A token is repeated if it follows the same three tokens as earlier in the text.
+    """
+    repeated = []
+    for log in logs:
+        ids = study.loaded.reader.encode(log.text).token_ids
+        pairs = number_pairs(ids, np.arange(len(ids)) >= 3, 4)
+        repeated.append(repeats(pairs).mean())
+    figures = summary(logs)
+    turn = figures.tokens / figures.turns
+    return {"entropy": figures.entropy, "repeated": float(np.mean(repeated)), "turn": turn}
 
 
 def _with_model(method: Method, endpoints: Mapping[str, Mapping[str, Any]]) -> Method:
@@ -197,6 +220,11 @@ def _write(
         if method.decoder
         for name in UNATTRIBUTED
     ]
+    properties: list[list[recording.Cell]] = [
+        [mark, title, *(by_setting[setting][name] for setting in texts)]
+        for mark, by_setting in extra["texts"].items()
+        for name, title in PROPERTIES.items()
+    ]
     names = {method.name for method in methods}
     ours = [name for name in (*EQUAL_KL, *PLACED) if name in names]
     compared = [row for name in ours for row in _compared(name, methods, texts, study.options.seed)]
@@ -206,6 +234,7 @@ def _write(
     parts = [
         _note(methods, extra, endpoints),
         f"Methods that read plain text: {'; '.join(sources)}.",
+        f"The texts of each mark:\n\n{recording.table(['mark', 'property', *texts], properties)}",
         f"If text may stay unattributed, level {readers.LEVEL:g}:\n\n{recording.table(narrow, free)}",
         "Ours less theirs, paired by records, over the settings:\n\n" + recording.table(versus, compared),
     ]

@@ -143,6 +143,12 @@ def test_table1_holds_every_method_and_the_papers_figures(study, monkeypatch):
     assert {"HMM / Viterbi", "KGW, posterior", "IET fourier, cusum"} <= set(compared)
     assert content["strength"]["kgw"] > 0
     assert content["strength"]["kgw_published"] == 2
+    setting = study.setting("chain", 4, "gumbel")
+    turns = [turn for log in study.logs(setting) for turn in log.turns]
+    texts = content["texts"]["gumbel"]["chain 4"]
+    assert texts["turn"] == pytest.approx(np.mean([len(turn.ids) for turn in turns]))
+    assert 0 < texts["repeated"] < 1
+    assert f"| gumbel | nats a token | {texts['entropy']:.3f} |" in markdown
 
 
 def test_texts_on_disk_are_not_generated_again(study, monkeypatch):
