@@ -12,6 +12,11 @@ setting's n are spurious: their keys are registered, but no text is written with
 score is +1 on the list and -1 off it. Without a mark a score has mean 0 (-1/V for odd V) and variance 1,
 the law of `GREEN`: ±1 tilted by exp(λ·x) corresponds to logits raised by δ = 2λ. V is the size of the
 tokenizer's vocabulary with added tokens. The CPU's generator makes the lists, also for a model on a GPU.
+
+*SynthID-Text* (Dathathri et al. 2024, "Scalable watermarking for identifying large language model outputs"):
+non-distortionary tournaments of two, with the hash, table, depth 30 and contexts of four ids that
+`SynthIDTextWatermarkLogitsProcessor` of transformers has. A repeated context is left unmarked, here also if
+it occurred in the prompt. It is read as `iet` reads this mark.
 """
 
 from __future__ import annotations
@@ -33,6 +38,8 @@ from benchmarks.paper.conversations.logs import Setting
 from iet.errors import InputError
 from iet.kernels import embed_, pair_numbers
 from iet.marks.families import FAMILIES, BernoulliSum, Family, sum_family
+from iet.marks.foreign.engines import EngineKeys
+from iet.marks.foreign.synthid import SynthId, synthid_hash, synthid_table
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme, canonical_digest
 from iet.marks.tokenizer import Tokenizer
@@ -49,6 +56,8 @@ PUBLISHED = 2.0
 
 GREEN = sum_family("green list", BernoulliSum((1,), GAMMA, -1.0, 2.0))
 """The law of ±1 scores of green lists."""
+
+SYNTHID = SynthId()
 
 Green = Callable[[int, int, int], npt.NDArray[np.bool_]]
 Processor = Callable[[Any, Any], Any]
@@ -93,6 +102,7 @@ class Mark:
     strength: float | None = None
     raw: bool = False  # applied before the temperature
     marks: bool = True  # False: unmarked text
+    is_synthid: bool = False
 
 
 def _fourier(placement: Literal["final", "raw"], kappa: float | None) -> Scheme:
@@ -109,6 +119,7 @@ MARKS: Mapping[str, Mark] = {
     "unigram": Mark(GREEN, green=unigram_green, n_gram=1),
     "kgw_published": Mark(GREEN, green=kgw_green, strength=PUBLISHED),
     "unigram_published": Mark(GREEN, green=unigram_green, n_gram=1, strength=PUBLISHED),
+    "synthid": Mark(SYNTHID.law(1 << 24), n_gram=SYNTHID.n_gram, is_synthid=True),
     # Unmarked text, read as fourier
     "none": Mark(FAMILIES["fourier"], lambda _: Scheme(n_gram=2), marks=False),
 }
@@ -130,6 +141,7 @@ def profile_digest(mark: str, strength: float | None, tokenizer: Tokenizer) -> s
             "mark": mark,
             "gamma": GAMMA,
             "delta": strength,
+            **({"depth": SYNTHID.depth, "n_gram": SYNTHID.n_gram} if entry.is_synthid else {}),
             "vocab_size": tokenizer.vocab_size,
             "tokenizer_digest": tokenizer.digest,
         }
@@ -157,7 +169,7 @@ class Keys:
 
     names: tuple[str, ...]  # agents, in the order of the columns
     family: Family  # law of the scores
-    registry: Registry | None  # keys of iet's own marks; None for green lists
+    registry: Registry | EngineKeys | None  # None for green lists
     _mark: Mark
     _numbers: tuple[int, ...] = dataclasses.field(repr=False)
     _tokenizer: Tokenizer = dataclasses.field(repr=False)
@@ -223,6 +235,8 @@ class Marker:
         if not self.mark.marks or not names:
             return None
         registry = self.registry(names)
+        if isinstance(registry, EngineKeys):
+            return SynthIdTournament([None if name is None else self._synthid_key(name) for name in agents])
         if registry is None:
             assert self.mark.green is not None
             assert self.setting.strength is not None
@@ -239,8 +253,11 @@ class Marker:
         processor: Processor = config.construct_processor(size, "cpu")
         return processor
 
-    def registry(self, names: Sequence[str]) -> Registry | None:
-        """Return the registry of agents; None for green lists."""
+    def registry(self, names: Sequence[str]) -> Registry | EngineKeys | None:
+        """Return the keys of agents as an auditor reads them; None for green lists."""
+        if self.mark.is_synthid:
+            keys = {name: self._synthid_key(name) for name in names}
+            return EngineKeys(SYNTHID.name, keys, tokenizer=self.tokenizer.backend)
         if self.mark.scheme is None:
             return None
         registry = _registry(self.mark.scheme(self.setting.strength), self.tokenizer)
@@ -251,6 +268,9 @@ class Marker:
     def _number(self, name: str) -> int:
         # torch seeds its generator with 32 bits: with odd keys below 2^32, previous ids give different seeds.
         return int.from_bytes(self._drawn(name, 4), "little") | 1
+
+    def _synthid_key(self, name: str) -> list[int]:
+        return [int(number) for number in np.frombuffer(self._drawn(name, 2 * SYNTHID.depth), np.uint16)]
 
     def _drawn(self, name: str, size: int) -> bytes:
         text = f"iet paper/{self.setting.seed}/{name}"
@@ -279,6 +299,53 @@ class GreenLists:
         marked = scores.clone()
         marked[:, : self._size] += torch.from_numpy(bias).to(scores.device)
         return marked
+
+
+_MULTIPLIER = np.uint64(6364136223846793005)
+"""Of the hash of `synthid_hash`."""
+
+
+class SynthIdTournament:
+    """Draw the next token by SynthID-Text's tournaments; `keys` has a list of numbers for each row, or None.
+
+    With a table of 2^16 entries, the g-values of a token are those of the low 16 bits of the hash of its
+    n-gram. So they are tabulated once for each key.
+    """
+
+    def __init__(self, keys: Sequence[Sequence[int] | None]) -> None:
+        self._tables = [None if key is None else _synthid_values(tuple(key)) for key in keys]
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """Return logits [B, V] after the tournaments, for the position after `input_ids` [B, T]."""
+        torch = needed("torch")
+        marked, size = scores.clone(), SYNTHID.n_gram - 1
+        for row, table in enumerate(self._tables):
+            ids = input_ids[row].numpy()
+            windows = np.lib.stride_tricks.sliding_window_view(ids, size)
+            if table is None or (windows[:-1] == windows[-1]).all(axis=1).any():
+                continue
+            p = softmax(scores[row].numpy().astype(np.float64))
+            alive = np.flatnonzero(p)
+            context = synthid_hash(windows[-1:])[0]
+            hashes = (context + alive.astype(np.uint64)) * _MULTIPLIER + np.uint64(1)
+            low = (hashes & np.uint64(SYNTHID.sampling_table_size - 1)).astype(np.int64)
+            q = p[alive]
+            for bits in np.ascontiguousarray(table[low].T):
+                g = bits.astype(np.float64)
+                q = q * (1 - q @ g + g)
+            p[alive] = q
+            with np.errstate(divide="ignore"):
+                marked[row] = torch.from_numpy(np.log(p)).to(scores.dtype)
+        return marked
+
+
+@functools.lru_cache(maxsize=64)
+def _synthid_values(key: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """Return the g-values [H, D] of every hash of an n-gram, modulo H."""
+    size = SYNTHID.sampling_table_size
+    hashes = np.arange(size, dtype=np.uint64)[:, None] + np.array(key, np.uint64)
+    rows = (hashes * _MULTIPLIER + np.uint64(1)) & np.uint64(size - 1)
+    return synthid_table(size, SYNTHID.sampling_table_seed)[rows.astype(np.int64)]
 
 
 def mean_kl(logits: npt.NDArray[np.float32], kappa: float, *, draws: int = 8, seed: int = 0) -> float:

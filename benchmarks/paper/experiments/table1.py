@@ -73,6 +73,8 @@ METHODS = (
     Method("Unigram as published, posterior", "unigram_published", "posterior"),
     Method("KGW as published, cusum", "kgw_published", "cusum"),
     Method("KGW as published, posterior", "kgw_published", "posterior"),
+    Method("SynthID-Text, cusum", "synthid", "cusum"),
+    Method("SynthID-Text, posterior", "synthid", "posterior"),
     Method("IET raw, cusum (tuned)", "raw", "cusum", "IET", ours=True),
     Method("IET raw, posterior", "raw", "posterior", ours=True),
     Method("IET fourier, cusum", "fourier", "cusum", ours=True),

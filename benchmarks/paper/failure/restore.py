@@ -131,7 +131,7 @@ def rewritten(
     author = ModelAuthor(loaded, rewriting.sampling, batch=options.batch)
     logs = regenerate(originals, rewriting, author, loaded, folder)
     registry = Marker(rewriting.sampling, loaded.reader).registry(names)
-    assert registry is not None
+    assert isinstance(registry, Registry)
     return logs, registry
 
 

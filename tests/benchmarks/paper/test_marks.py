@@ -19,7 +19,10 @@ from iet.marks.tokenizer import Tokenizer
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from transformers.generation.logits_process import WatermarkLogitsProcessor  # noqa: E402 - after the skips
+from transformers.generation.logits_process import (  # noqa: E402 - after the skips
+    SynthIDTextWatermarkLogitsProcessor,
+    WatermarkLogitsProcessor,
+)
 
 KEYS = (15485863, 3, 2**32 - 5)
 DELTA = 2.0
@@ -174,6 +177,41 @@ def test_gumbel_forces_one_token(tokenizer: Tokenizer) -> None:
     assert marked[0].softmax(dim=-1).max() == 1
     assert int(marked[0].argmax()) < 100
     assert torch.equal(marked[1], logits[1])
+
+
+def test_synthid_draws_as_transformers_processor() -> None:
+    keys, vocab_size = list(range(7, 37)), 2000
+    context, logits = torch.randint(3, vocab_size, (2, 9)), torch.randn(2, vocab_size)
+    logits[:, 500:] = -torch.inf
+    marked = marks.SynthIdTournament([keys, None])(context, logits)
+    processor = SynthIDTextWatermarkLogitsProcessor(5, keys, 1 << 16, 0, 1024, torch.device("cpu"))
+    processor._init_state(1)
+    processor.state.context = context[:1, -5:-1]  # a call appends the last id
+    expected = processor(context[:1], logits[:1])
+    torch.testing.assert_close(marked[:1, :500].softmax(-1), expected[:, :500].softmax(-1))
+    assert torch.isneginf(marked[0, 500:]).all()
+    assert torch.equal(marked[1], logits[1])
+
+
+def test_synthid_leaves_repeated_contexts_unmarked() -> None:
+    context, logits = torch.tensor([[1, 2, 3, 4, 9, 1, 2, 3, 4]]), torch.randn(1, 100)
+    tournament = marks.SynthIdTournament([list(range(30))])
+    assert torch.equal(tournament(context, logits), logits)
+    assert not torch.equal(tournament(context[:, :4], logits), logits)
+
+
+def test_synthid_is_read_in_text_that_the_tournaments_drew(tokenizer: Tokenizer) -> None:
+    marker, rng = Marker(setting("synthid"), tokenizer), torch.Generator().manual_seed(0)
+    processor = marker.processor([agent_name(0, 2)])
+    assert processor is not None
+    ids = torch.randint(3, 4096, (1, 8), generator=rng)
+    for _ in range(300):
+        logits = processor(ids, 2 * torch.randn(1, 4096, generator=rng))
+        ids = torch.cat([ids, logits.softmax(-1).multinomial(1, generator=rng)], dim=1)
+    keys = marker.keys(0)
+    scores = keys.scores(ids[0].numpy())[8:].mean(0)
+    assert scores.argmax() == 2
+    assert scores[2] - np.delete(scores, 2).max() > 0.5 * np.sqrt(keys.family.variance)
 
 
 def test_none_marks_nothing_and_unknown_marks_are_rejected(tokenizer: Tokenizer) -> None:
