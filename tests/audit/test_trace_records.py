@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import pathlib
+import random
 import tomllib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from iet.audit.traces import Trace, parse, read
+from iet.errors import InputError
 
 RECORDS = pathlib.Path(__file__).parent / "traces" / "records"
 INDEX: dict[str, dict[str, Any]] = tomllib.loads((RECORDS / "index.toml").read_text())
@@ -55,3 +59,30 @@ def test_texts_of_users_systems_and_tools_are_not_judged(name: str) -> None:
 def test_stated_hand_overs(name: str) -> None:
     transfers = [[transfer.source or "", transfer.target] for transfer in record_of(name).transfers]
     assert transfers == INDEX[name].get("transfers", [])
+
+
+HOSTILE: tuple[Any, ...] = (None, True, -1.5, 10**400, "", "[]", '{"role": []}', "\ud800", [], {}, [[None]])
+
+
+def fields_of(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield (object or list, key or index) of every value in a record."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
+    for key in keys:
+        yield value, key
+        yield from fields_of(value[key])
+
+
+@pytest.mark.parametrize("name", INDEX)
+def test_a_field_of_another_type_is_read_or_refused(name: str) -> None:
+    (file,) = (path for path in RECORDS.iterdir() if path.stem == name)
+    record, rng = parse(file.read_bytes()), random.Random(name)
+    pieces = []
+    for _ in range(4):
+        changed = copy.deepcopy(record)
+        holder, key = rng.choice(list(fields_of(changed)))
+        holder[key] = rng.choice(HOSTILE)
+        try:
+            pieces.append(read(changed, agents=("planner", "critic")).pieces)
+        except InputError as error:
+            pieces.append((str(error),))
+    assert all(pieces)
