@@ -64,10 +64,12 @@ def as_said(reader: Tokenizer, ids: Iterable[int]) -> str:
     return reader.decode([int(i) for i in ids]).strip().strip("\ufffd").strip()
 
 
-def load(model: str | os.PathLike[str] = MODEL, device: str = "cpu") -> Loaded:
+def load(
+    model: str | os.PathLike[str] = MODEL, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> Loaded:
     """Load a causal language model with a fast tokenizer, from a folder or by its id.
 
-    It runs on `device`: in float32 on the CPU, elsewhere in the type that it was saved in.
+    It runs on `device`: as `dtype` on the CPU, elsewhere in the type that it was saved in.
     """
     try:
         torch.empty(1, device=device)
@@ -79,8 +81,8 @@ def load(model: str | os.PathLike[str] = MODEL, device: str = "cpu") -> Loaded:
     bars.disable_progress_bar()
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-        dtype = torch.float32 if torch.device(device).type == "cpu" else "auto"
-        model_loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
+        kind: Any = dtype if torch.device(device).type == "cpu" else "auto"
+        model_loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=kind)
     except (OSError, ValueError) as error:
         raise InputError(f"model: {str(model)!r} holds no causal language model ({error})") from None
     finally:

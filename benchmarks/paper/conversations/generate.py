@@ -127,14 +127,19 @@ def logs_of(
 
 
 def loaded_for(model: str | pathlib.Path, device: str) -> Loaded:
-    """Load a model by its path or id, or SmolLM2 by the name "smollm2"; report if it only continues text."""
+    """Load a model by its path or id; report if it only continues text.
+
+    "smollm2" is SmolLM2, in bfloat16: on CPUs with AVX-512 that takes half of the time of float32.
+    """
     import torch
 
     from iet.audit import smollm2
 
-    loaded = load(smollm2.folder() if model == "smollm2" else model, device)
     if model == "smollm2":
-        loaded = dataclasses.replace(loaded, name=smollm2.PACKAGE)
+        loaded = load(smollm2.folder(), device, torch.bfloat16)
+        loaded = dataclasses.replace(loaded, name=f"{smollm2.PACKAGE}, bfloat16")
+    else:
+        loaded = load(model, device)
     if loaded.name == "iet:demo" and device == "cpu":
         torch.set_num_threads(1)  # the matrices are too small for more threads
     if not loaded.chat:

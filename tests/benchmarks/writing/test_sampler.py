@@ -67,10 +67,22 @@ def test_llama_steps_continue_with_the_remaining_rows(loaded: Loaded, architectu
             next(run)
 
 
+def test_llama_steps_in_bfloat16_are_near_those_in_float32(loaded: Loaded) -> None:
+    model = small_model("llama")
+    ids = torch.from_numpy(np.random.default_rng(0).integers(3, model.config.vocab_size, (3, 20)))
+    real = torch.ones(ids.shape, dtype=torch.bool)
+    with torch.inference_mode():
+        exact = list(llama.steps(model, ids, real, 12))
+        rough = list(llama.steps(small_model("llama").bfloat16(), ids, real, 12))
+    differences = torch.stack([(a - b).abs().max() for a, b in zip(exact, rough, strict=True)])
+    assert all(logits.dtype == torch.float32 for logits in rough)
+    assert 0 < differences.max() < 0.05 * torch.stack(exact).abs().max()
+
+
 def test_llama_steps_reject_other_models(loaded: Loaded) -> None:
     assert llama.fits(loaded.model)
     assert not llama.fits(small_model("gpt_neox"))
-    assert not llama.fits(small_model("llama").bfloat16())
+    assert not llama.fits(small_model("llama").half())
     config = transformers.LlamaConfig(**SHAPE, intermediate_size=64, num_key_value_heads=2, mlp_bias=True)
     assert not llama.fits(transformers.AutoModelForCausalLM.from_config(config))
 
