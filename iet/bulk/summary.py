@@ -15,7 +15,7 @@ from iet.bulk.sources import not_read_note
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """What was read, in numbers.
+    """Numbers of records that a run read, and of those that it could not read.
 
     Attributes:
         documents: number of documents or conversations.

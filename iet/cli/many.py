@@ -83,7 +83,7 @@ def run_many(arguments: argparse.Namespace, work: Callable[..., Any], **options:
     Args:
         arguments: of the command.
         work: function of `iet.bulk` without its auditor and inputs.
-        options: its other options; None stands for the default.
+        options: its other options; None: the default.
     """
     try:
         from iet.audit.worker_pool import ONE_THREAD

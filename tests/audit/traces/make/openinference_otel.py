@@ -1,4 +1,4 @@
-"""OpenInference's spans of the OpenAI Agents SDK, where the planner hands over to the critic."""
+"""OpenInference's spans of the OpenAI Agents SDK: the planner hands over to the critic."""
 
 # requires: openinference-instrumentation-openai-agents==2.6.0
 # requires: openai-agents==0.24.0
