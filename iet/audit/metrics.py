@@ -169,16 +169,6 @@ def agent_accuracy(truth: Sequence[Hashable], found: Sequence[Hashable]) -> floa
     return sum(right) / len(right) if right else 1.0
 
 
-def step_accuracy(truth: Sequence[int], found: Sequence[int | None]) -> float:
-    """Return the share of logs whose decisive error step is named.
-
-        StepAcc = 1[t̂ = t*], here the mean over logs
-
-    Like `agent_accuracy`, with one step per log in `truth` and `found`.
-    """
-    return agent_accuracy(truth, found)
-
-
 def token_labels(spans: Sequence[tuple[int, int, int]], char_ends: npt.ArrayLike) -> Int64s:
     """Return the label of every token from labelled characters: that of the token's last character.
 

@@ -13,7 +13,6 @@ from iet.audit.metrics import (
     coverage,
     edge_similarity,
     mean_iou,
-    step_accuracy,
     token_accuracy,
 )
 from iet.errors import InputError, ShapeError
@@ -78,9 +77,9 @@ def test_empty_logs_and_coverage():
     assert coverage([-1, 0]) == 0.5
 
 
-def test_agent_and_step_accuracy():
+def test_agent_accuracy():
     assert agent_accuracy(["a", "b", None], ["a", "c", None]) == pytest.approx(1 / 3)
-    assert step_accuracy([3, 4], [3, None]) == 0.5
+    assert agent_accuracy(["a", "b"], ["a", None]) == 0.5
     assert agent_accuracy([], []) == 1
 
 
@@ -95,7 +94,7 @@ def test_rejects_invalid_arguments():
         (lambda: edge_similarity([[np.nan]], [[0]]), InputError, "NaN"),
         (lambda: boundary_f1([1, 1], [1]), InputError, "duplicates"),
         (lambda: boundary_f1([1], [1], margin=-1), InputError, "margin: got -1"),
-        (lambda: step_accuracy([1], []), ShapeError, "0 logs"),
+        (lambda: agent_accuracy(["a"], []), ShapeError, "0 logs"),
         (lambda: token_accuracy(np.array([2**64 - 1], np.uint64), [-1]), InputError, r"truth: got 1844"),
         (lambda: edge_similarity([["a"]], [["b"]]), InputError, r"adjacency: got \[\['a'\]\]"),
         (lambda: edge_similarity([[1], [1, 2]], [[1]]), InputError, r"adjacency: got \[\[1\], \[1, 2\]\]"),

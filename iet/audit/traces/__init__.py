@@ -111,15 +111,15 @@ def read(document: Any, *, agents: Collection[str] = ()) -> Trace:
 
 def _pieces(document: Any, agents: frozenset[str]) -> list[Piece]:
     lists, unknown = collections.defaultdict[Format, list[list[Any]]](list), list[Any]()
-    same_level = collections.defaultdict[Format, list[Any]](list)
+    top = dict[Format, list[Any]]()  # the elements that are items themselves are one list
     for element in document if isinstance(document, list) else [document]:
         entry = _format_of(element)
         if entry is None:
             unknown.append(element)
         elif entry.is_of(element):
-            same_level[entry].append(element)
-            if len(same_level[entry]) == 1:
-                lists[entry].append(same_level[entry])
+            if entry not in top:
+                lists[entry].append(top.setdefault(entry, []))
+            top[entry].append(element)
         else:
             lists[entry] += _lists(element, entry, unknown, 0)
     if not lists:
