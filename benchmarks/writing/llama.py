@@ -1,14 +1,15 @@
 """Run a Llama on a CPU, a token a row and step, at a fraction of what transformers' modules take.
 
-A model in bfloat16 multiplies in bfloat16, which takes half of the time; all else is float32. Rows attend to
-the places that they have, not to those of the longest, and rows that have ended can be left out. The prompts
-go through the model itself, a few rows at a time.
+A model in bfloat16 multiplies in bfloat16, which takes half of the time; sums over layers and attention to
+earlier tokens are float32. Rows attend to the places that they have, not to those of the longest, and rows
+that have ended can be left out. Prompts go through the layers end to end, without padding.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator
+import functools
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numba
@@ -16,16 +17,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
-from transformers import DynamicCache, LlamaForCausalLM
+from torch.nn import functional as nn
+from transformers import LlamaForCausalLM
 
 _BLOCK = 64  # places whose keys lie side by side, so that a query is multiplied with all of them at once
-_PROMPTS = (
-    16  # that go through the model together: what they leave between layers stays in a processor's cache
-)
+_PROMPT_TOKENS = 2048  # of prompts that go through the model together
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""(number of the layer, query [N, H, D], keys and values [N, KV, D]) -> what the query finds [N, ..., D]."""
 
 
 def fits(model: Any) -> bool:
@@ -74,75 +75,123 @@ class _Layer:
         return out
 
 
+class _Network:
+    """The layers of a model, from token ids to logits; attention is a function of the caller's."""
+
+    def __init__(self, model: Any) -> None:
+        self.config, inner = model.config, model.model
+        self.head_size: int = inner.layers[0].self_attn.head_dim
+        self.layers = [_weights(layer) for layer in inner.layers]
+        self._embedding, self._rope = inner.embed_tokens.weight, inner.rotary_emb
+        self._norm, self._head = inner.norm.weight.float(), model.lm_head.weight
+
+    def hidden(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Return the last layer's states [N, E] of tokens [N] at positions [N]."""
+        heads, kv, size = self.config.num_attention_heads, self.config.num_key_value_heads, self.head_size
+        x = nn.embedding(ids, self._embedding).float()
+        cos, sin = (part[0, :, None] for part in self._rope(x, positions[None]))
+        for number, w in enumerate(self.layers):
+            parts = _linear(self._scaled(x, w.before_attention), w.query_key_value)
+            parts = parts.view(len(ids), heads + 2 * kv, size)
+            turning, values = parts[:, : heads + kv], parts[:, heads + kv :]
+            turned = torch.cat([-turning[..., size // 2 :], turning[..., : size // 2]], -1)
+            turned = torch.addcmul(turning * cos, turned, sin)
+            found = attend(number, turned[:, :heads], turned[:, heads:], values)
+            x = x + _linear(found.reshape(len(ids), -1), w.output)
+            gate, up = _linear(self._scaled(x, w.before_mlp), w.gate_up).chunk(2, -1)
+            x = x + _linear(nn.silu(gate) * up, w.down)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits [N, V] of states [N, E]."""
+        return _linear(self._scaled(hidden, self._norm), self._head).float()
+
+    def _scaled(self, x: Tensor, weight: Tensor) -> Tensor:
+        return nn.rms_norm(x, x.shape[-1:], weight, self.config.rms_norm_eps)
+
+
 def steps(model: Any, ids: Tensor, real: Tensor, start: int) -> Generator[Tensor, Tensor | None, None]:
     """Yield what `sampler.steps` yields, for a model that `fits`; rows can be left out.
 
     `send` takes the numbers of the rows to go on with, int64, among those of the last logits, and yields
     these logits' rows again. `ids` keeps all rows: the caller writes each drawn id into its row.
     """
-    config, rope = model.config, model.model.rotary_emb
-    heads, kv = config.num_attention_heads, config.num_key_value_heads
-    size = model.model.layers[0].self_attn.head_dim
-    weights = [_weights(layer) for layer in model.model.layers]
-    layers = [_Layer(len(ids), kv, size, ids.shape[1]) for _ in weights]
+    network = _Network(model)
+    kv, size = model.config.num_key_value_heads, network.head_size
+    layers = [_Layer(len(ids), kv, size, ids.shape[1]) for _ in network.layers]
     positions = (real.cumsum(1) - 1).clamp(min=0)
     firsts = real.int().argmax(1)
     rows = torch.arange(len(ids))
-    logits = torch.cat(
-        [
-            _read(model, ids[:, :start], firsts, positions, layers, chunk)
-            for chunk in torch.split(rows, _PROMPTS)
-        ]
-    )
-    eps = config.rms_norm_eps
+    chunks = _chunks(firsts, start)
+    logits = torch.cat([_read(network, ids, firsts, start, layers, chunk) for chunk in chunks])
     for end in range(start, ids.shape[1]):
         kept_rows = yield logits
         while kept_rows is not None:
             rows, logits = rows[kept_rows], logits[kept_rows]
             kept_rows = yield logits
-        x = functional.embedding(ids[rows, end], model.model.embed_tokens.weight).float()
-        cos, sin = (part[:, 0, None] for part in rope(x, positions[rows, end, None]))
-        first_positions = firsts[rows].numpy()
-        for w, layer in zip(weights, layers, strict=True):
-            h = functional.rms_norm(x, x.shape[-1:], w.before_attention, eps)
-            parts = _linear(h, w.query_key_value).view(len(rows), heads + 2 * kv, size)
-            turning = parts[:, : heads + kv]
-            turned = torch.cat([-turning[..., size // 2 :], turning[..., : size // 2]], -1)
-            turning = turning * cos + turned * sin
-            layer.keep(rows, end, turning[:, heads:, None], parts[:, heads + kv :, None])
-            query = turning[:, :heads].reshape(len(rows), kv, heads // kv, size) * size**-0.5
-            attended = layer.attend(query, rows, first_positions, end + 1).view(len(rows), heads * size)
-            x = x + _linear(attended, w.output)
-            h = functional.rms_norm(x, x.shape[-1:], w.before_mlp, eps)
-            gate, up = _linear(h, w.gate_up).chunk(2, -1)
-            x = x + _linear(functional.silu(gate) * up, w.down)
-        x = functional.rms_norm(x, x.shape[-1:], model.model.norm.weight.float(), eps)
-        logits = _linear(x, model.lm_head.weight)
+        attend = functools.partial(_attend, layers, rows, firsts[rows].numpy(), end)
+        logits = network.logits(network.hidden(ids[rows, end], positions[rows, end], attend))
+
+
+def _attend(
+    layers: list[_Layer],
+    rows: Tensor,
+    firsts: Ints,
+    end: int,
+    number: int,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+) -> Tensor:
+    """Let the next token of each row, at place `end`, attend to those before it and to itself."""
+    layers[number].keep(rows, end, keys[:, :, None], values[:, :, None])
+    size, kv = query.shape[-1], keys.shape[1]
+    grouped = query.float().reshape(len(rows), kv, -1, size) * size**-0.5
+    return layers[number].attend(grouped, rows, firsts, end + 1)
 
 
 def _linear(x: Tensor, weight: Tensor) -> Tensor:
-    """Return the product in float32, computed in the type of the weights."""
-    return functional.linear(x.to(weight.dtype), weight).float()
+    """Return the product in the type of the weights."""
+    return nn.linear(x.to(weight.dtype), weight)
+
+
+def _chunks(firsts: Tensor, start: int) -> list[list[int]]:
+    """Return the rows in parts whose prompts have at most `_PROMPT_TOKENS` together, or of one row."""
+    chunks: list[list[int]] = [[]]
+    tokens = 0
+    for row, length in enumerate((start - firsts).tolist()):
+        if chunks[-1] and tokens + length > _PROMPT_TOKENS:
+            chunks.append([])
+            tokens = 0
+        chunks[-1].append(row)
+        tokens += length
+    return chunks
 
 
 def _read(
-    model: Any, ids: Tensor, firsts: Tensor, positions: Tensor, layers: list[_Layer], rows: Tensor
+    network: _Network, ids: Tensor, firsts: Tensor, start: int, layers: list[_Layer], rows: list[int]
 ) -> Tensor:
-    """Read the prompts of some rows, keep their keys and values, and return the logits that follow."""
-    low, high = int(firsts[rows].min()), ids.shape[1]
-    cache: Any = DynamicCache(config=model.config)
-    output = model(
-        input_ids=ids[rows, low:],
-        attention_mask=(torch.arange(low, high) >= firsts[rows, None]).long(),
-        position_ids=positions[rows, low:high],
-        past_key_values=cache,
-        use_cache=True,
-        logits_to_keep=1,
-    )
-    for layer, read in zip(layers, cache.layers, strict=True):
-        layer.keep(rows, low, read.keys, read.values)
-    logits: Tensor = output.logits[:, -1].float()
-    return logits
+    """Read the prompts of some rows, keep their keys and values, and return the logits [B, V] that follow."""
+    begins = firsts[rows].tolist()
+    lengths = [start - first for first in begins]
+    tokens = torch.cat([ids[row, first:start] for row, first in zip(rows, begins, strict=True)])
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    dtype = network.layers[0].output.dtype
+
+    def attend(number: int, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Let each row attend to itself."""
+        attended = []
+        parts = (torch.split(part.transpose(0, 1), lengths, 1) for part in (query, keys, values))
+        for row, first, q, k, v in zip(rows, begins, *parts, strict=True):
+            layers[number].keep(torch.tensor([row]), first, k[None], v[None])
+            groups = len(q) // len(k)
+            k, v = (part.repeat_interleave(groups, 0)[None].to(dtype) for part in (k, v))
+            found = nn.scaled_dot_product_attention(q[None].to(dtype), k, v, is_causal=True)
+            attended.append(found[0].transpose(0, 1))
+        return torch.cat(attended)
+
+    hidden = network.hidden(tokens, positions, attend)
+    return network.logits(hidden[torch.tensor(lengths).cumsum(0) - 1])
 
 
 def _weights(layer: Any) -> _Weights:
