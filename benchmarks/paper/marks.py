@@ -229,8 +229,14 @@ class Marker:
             self.tokenizer,
         )
 
-    def processor(self, agents: Sequence[str | None]) -> Processor | None:
-        """Return the processor for rows of these agents (None: unmarked); None if no row is marked."""
+    def processor(
+        self, agents: Sequence[str | None], seeds: Sequence[int] | None = None, start: int = 0
+    ) -> Processor | None:
+        """Return the processor for rows of these agents (None: unmarked); None if no row is marked.
+
+        With `gumbel`, tokens are left free as an engine leaves them (`FreeTokens`): `seeds` name the rows,
+        and answers begin after `start` ids. Without `seeds` every token is marked.
+        """
         names = tuple(dict.fromkeys(name for name in agents if name is not None))
         if not self.mark.marks or not names:
             return None
@@ -248,9 +254,11 @@ class Marker:
         if self.mark.raw:
             return LogitsProcessor(registry, list(agents))
         size = registry.profile.vocab_size
-        no_free_tokens = FreeTokens(0, 0.0)  # mark every token, like the other marks
-        config = WatermarkingConfig(registry, list(agents), free=no_free_tokens)
+        # The positions in an answer are known here, not in a processor that serves a part of the rows.
+        config = WatermarkingConfig(registry, list(agents), free=FreeTokens(0, 0.0))
         processor: Processor = config.construct_processor(size, "cpu")
+        if seeds is not None and registry.profile.family.chooses:
+            return LeftFree(processor, seeds, start)
         return processor
 
     def registry(self, names: Sequence[str]) -> Registry | EngineKeys | None:
@@ -275,6 +283,21 @@ class Marker:
     def _drawn(self, name: str, size: int) -> bytes:
         text = f"iet paper/{self.setting.seed}/{name}"
         return hashlib.blake2b(text.encode(), digest_size=size).digest()
+
+
+class LeftFree:
+    """Mark all tokens but those that `iet.FreeTokens` leaves to the sampler."""
+
+    def __init__(self, mark: Processor, seeds: Sequence[int], start: int) -> None:
+        self._mark, self._seeds, self._start = mark, np.array(seeds, np.int64), start
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """Return the logits [B, >= V], marked in the rows whose next token is not free."""
+        positions = np.full_like(self._seeds, input_ids.shape[1] - self._start)
+        free = iet.FreeTokens().are_free(self._seeds, positions)
+        marked = self._mark(input_ids, scores)
+        marked[free] = scores[free]
+        return marked
 
 
 class GreenLists:

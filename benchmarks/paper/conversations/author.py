@@ -123,7 +123,9 @@ class ModelAuthor:
                 torch.tensor([row.min_tokens for row in rows]),
                 torch.tensor([row.max_tokens for row in rows]),
             ),
-            marking=lambda numbers: self.marker.processor([agents[i] for i in numbers]),
+            marking=lambda numbers: self.marker.processor(
+                [agents[i] for i in numbers], [rows[i].seed for i in numbers], max(map(len, prompts))
+            ),
             raw=self.marker.mark.raw,
             on_logits=self.on_logits,
         )

@@ -89,9 +89,10 @@ class Study:
         return Marker(log.setting, self.loaded.reader).keys(log.record, spurious)
 
     def decoder_options(self, decoder: str, setting: Setting) -> dict[str, Any]:
-        """Return the options of "cusum" tuned on other records of the setting; other decoders have none."""
+        """Return the options of a decoder: only "cusum" has some, tuned on other records' chains of four."""
         if decoder != "cusum":
             return {}
+        setting = dataclasses.replace(setting, topology="chain", agents=4)
         path = self.out / "logs" / f"cusum-{setting.digest[:16]}-{digest_of(self.tuning_records)[:16]}.json"
         reader = self.loaded.reader
 

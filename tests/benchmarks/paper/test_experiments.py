@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import pathlib
 from typing import Any
@@ -11,7 +12,10 @@ import numpy as np
 import pytest
 
 from iet.audit.auditor import Auditor
+from iet.audit.language_model import LanguageModel
 from iet.audit.metrics import token_accuracy
+from iet.marks.registry import Registry
+from iet.marks.scheme import Scheme
 from iet.native.pairs import novelty_weights
 from tests.support.chat_server import serving
 from tests.support.mama import write_mills
@@ -25,8 +29,9 @@ from benchmarks.paper import quoted  # noqa: E402
 from benchmarks.paper.asking import OpenAIEndpoint, Sampling  # noqa: E402
 from benchmarks.paper.conversations.author import ModelAuthor  # noqa: E402
 from benchmarks.paper.conversations.records import read_records  # noqa: E402
-from benchmarks.paper.experiments import alterations, sweeps, table1  # noqa: E402
+from benchmarks.paper.experiments import alterations, power, sweeps, table1  # noqa: E402
 from benchmarks.paper.experiments.study import MARKED, Options, Study  # noqa: E402
+from benchmarks.paper.marks import Marker, agent_name  # noqa: E402
 from benchmarks.paper.reading import readers, scoring  # noqa: E402
 from benchmarks.paper.transforms import TRANSFORMS  # noqa: E402
 from benchmarks.recording import read_rows  # noqa: E402
@@ -179,6 +184,41 @@ def test_spurious_keys_mark_no_text(study: Study) -> None:
     cells = by_cell(result(study, "spurious")["rows"], "mark", "decoder", "agents", "keys")
     assert {cell[2:] for cell in cells} == set(quoted.SPURIOUS)
     assert mean_accuracy(cells["gumbel", "posterior", 4, 12]) > 0.5
+
+
+def test_a_longer_text_is_found_more_often_and_a_shorter_one_is_no_other_reading(study, monkeypatch):
+    monkeypatch.setattr(power, "FEWEST_TEXTS", 3)
+    power.power(study)
+    content = result(study, "power")
+    by_mark = by_cell(content["rows"], "mark", "reader")
+    assert set(by_mark) == set(itertools.product(MARKED, power.READERS))
+    for texts in by_mark.values():
+        assert len(texts) == 12  # three records of four agents
+        assert all(len(text["log_p"]) == 1 for text in texts)  # 40 tokens: one of the lengths
+    (gumbel,) = (row for row in content["table"] if row["mark"] == "gumbel" and row["read"] == "alone")
+    assert gumbel["tokens, 1 agent"] == "≤ 32"
+    log = study.logs(study.setting("chain", 4, "gumbel"))[0]
+    said = " ".join(turn.text for turn in log.turns if turn.agent == 2)
+    name = agent_name(log.record, 2)
+    registry = Marker(log.setting, study.loaded.reader).registry([name])
+    ids = study.loaded.reader.encode(said).token_ids[:32]
+    (text,) = (t for t in by_mark["gumbel", "alone"] if (t["record"], t["agent"]) == (log.record, 2))
+    assert text["log_p"] == pytest.approx([Auditor(registry).audit(token_ids=ids).evidence[name]])
+
+
+def test_a_model_that_remembers_predicts_the_first_tokens_as_any_other(loaded: Loaded) -> None:
+    ids = loaded.reader.encode("The mill stood by the river, and the miller was called Otto Lind.").token_ids
+    remembering = power._Remembering(loaded.model, tokenizer=loaded.tokenizer)
+    registry = Registry.create(None, tokenizer=loaded.reader, scheme=Scheme(family="gumbel"))
+    registry.add("a")
+    scored = np.ones(len(ids), np.bool_)
+    surprises = [
+        model.predict(ids[:length], registry.scoring_keys(), scored[:length]).surprise
+        for model in (remembering, LanguageModel(loaded.model, tokenizer=loaded.tokenizer))
+        for length in (len(ids), 8)
+    ]
+    np.testing.assert_allclose(surprises[0], surprises[2], rtol=1e-5)
+    np.testing.assert_allclose(surprises[1], surprises[3], rtol=1e-4)
 
 
 def test_redaction_and_oracle_compare_the_same_texts(study: Study) -> None:
