@@ -73,6 +73,9 @@ def add(commands: Commands) -> None:
         help="also write the tokenizer, to be moved together with the file",
     )
     export.add_argument("--all-epochs", action="store_true", help="also keys that were rotated out")
+    export.add_argument(
+        "--replace", action="store_true", help="replace FILE if this registry holds all of its keys"
+    )
     add_registry(export)
     export.set_defaults(run=_keys_export)
 
@@ -260,6 +263,7 @@ def _keys_export(arguments: argparse.Namespace) -> int:
         arguments.agents,
         all_epochs=arguments.all_epochs,
         with_tokenizer=arguments.with_tokenizer,
+        replace=arguments.replace,
     )
     say(f"{exported.path}: {', '.join(exported)}")
     if arguments.with_tokenizer:

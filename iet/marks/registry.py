@@ -20,7 +20,7 @@ from iet.marks.files import read_private
 from iet.marks.keys import AgentKey, Secret
 from iet.marks.names import checked_session, new_name, skeleton
 from iet.marks.profiles import make_profile, with_relative_source
-from iet.marks.registry_file import ABSENT, check_absent, dump, fingerprint, parse, replace
+from iet.marks.registry_file import ABSENT, dump, fingerprint, parse, replace
 from iet.marks.registry_state import Agent, RegistryState
 from iet.marks.registry_view import RegistryView
 from iet.marks.scheme import Scheme
@@ -306,6 +306,7 @@ class Registry(RegistryView):
         *,
         all_epochs: bool = False,
         with_tokenizer: bool = False,
+        replace: bool = False,
     ) -> Registry:
         """Write a registry with the given agents only, for the host that marks as them.
 
@@ -315,6 +316,8 @@ class Registry(RegistryView):
             all_epochs: include keys that no longer mark.
             with_tokenizer: write the tokenizer of each profile to the same folder, as
                 `NAME.PROFILE.tokenizer.json.gz`. The two files can be moved together.
+            replace: replace the file if it exists and all of its keys are in this registry, as those of an
+                earlier export are.
 
         Returns:
             The new registry. It holds no other agent's secret.
@@ -326,16 +329,37 @@ class Registry(RegistryView):
         """
         if isinstance(agents, (str, bytes)) or not isinstance(agents, Sequence) or not agents:
             raise InputError(f"agents: got {type(agents).__name__}, expected a list with at least one name")
+        expected = ABSENT if path is None else self._check_replaceable(_absolute(path), replace)
         exported = Registry()
         exported._state = self._state.selected(agents, all_epochs=all_epochs).moved(self._path, None)
         exported._tokenizers = dict(self._tokenizers)
         if with_tokenizer:
             if path is None:
                 raise InputError("with_tokenizer: got no path, expected the file to write tokenizers next to")
-            exported._save_with_tokenizers(_absolute(path), self)
+            exported._save_with_tokenizers(_absolute(path), self, expected)
         elif path is not None:
-            exported._save_as(path, ABSENT)
+            exported._save_as(path, expected)
         return exported
+
+    def _check_replaceable(self, path: pathlib.Path, replace: bool) -> str:
+        """Return the fingerprint of an export that may be replaced, or `ABSENT`; or raise a RegistryError."""
+        if not path.exists():
+            return ABSENT
+        if self._path is not None and path.samefile(self._path):
+            raise RegistryError(f"{path}: it is the registry itself, expected another file")
+        if not replace:
+            raise RegistryError(
+                f"{path}: it exists; iet keys export --replace replaces an earlier export of this registry"
+            )
+        earlier = Registry.load(path)
+        lost = set(earlier._state.leaves()) - set(self._state.leaves())
+        if lost:
+            raise RegistryError(
+                f"{path}: it holds a key of {min(leaf.agent for leaf in lost)!r} that this registry lacks and"
+                " that would be lost; expected an earlier export of this registry"
+            )
+        assert earlier._fingerprint is not None
+        return earlier._fingerprint
 
     def merge(self, other: Registry) -> None:
         """Add the profiles, agents and epochs of another registry.
@@ -400,9 +424,8 @@ class Registry(RegistryView):
         self._fingerprint = replace(target, dump(state), expected)
         self._state, self._path, self._read_only = state, target, False
 
-    def _save_with_tokenizers(self, path: pathlib.Path, opener: Registry) -> None:
-        """Save to a new file, and to its folder the tokenizers, which `opener` opens; or write nothing."""
-        check_absent(path)
+    def _save_with_tokenizers(self, path: pathlib.Path, opener: Registry, expected: str) -> None:
+        """Save, and to the file's folder the tokenizers, which `opener` opens; or write nothing."""
         tokenizers = {}
         for id, profile in self._state.profiles.items():
             if profile.tokenizer_digest is not None:
@@ -415,7 +438,7 @@ class Registry(RegistryView):
                 if not target.exists():
                     undo.callback(target.unlink, missing_ok=True)
                 save(target, backend)
-            self._save_as(path, ABSENT)
+            self._save_as(path, expected)
             undo.pop_all()
 
 

@@ -156,12 +156,6 @@ def fingerprint(data: bytes) -> str:
 _EXISTS = "it exists, and its keys would be lost; iet keys add adds to it, or choose another path"
 
 
-def check_absent(path: pathlib.Path) -> None:
-    """Raise a RegistryError if the file exists. Call it before writing other files next to a new registry."""
-    if path.exists():
-        raise RegistryError(f"{path}: {_EXISTS}")
-
-
 def replace(path: pathlib.Path, data: Secret, expected: str | None) -> str:
     """Write the file, and return its new fingerprint.
 

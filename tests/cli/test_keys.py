@@ -78,7 +78,7 @@ def test_keys_that_are_refused_change_nothing(
         (["rotate", "-r", team, "planner", "critik"], "did you mean 'critic'"),
         (["rotate", "-r", team, "planner", "critic", "planner"], "got 'planner' twice, expected each once"),
         (["export", "-r", team, tmp_path / "host.json", "--agents", "planner", "nobody"], "'nobody'"),
-        (["export", "-r", team, team, "--agents", "planner"], "it exists, and its keys would be lost"),
+        (["export", "-r", team, team, "--agents", "planner"], "it is the registry itself"),
         (["import", "-r", team, tmp_path / "none.json"], "cannot be read"),
         (["init", team, "--vocab-size", "10"], "it exists, and its keys would be lost"),
     ]:

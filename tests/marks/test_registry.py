@@ -262,7 +262,7 @@ def test_in_memory_tokenizer_follows_its_profile(tmp_path: pathlib.Path) -> None
         assert derived.open_tokenizer().digest == registry.profile.tokenizer_digest
     path = tmp_path / "there.json"
     path.write_text("mine")
-    with pytest.raises(RegistryError, match="it exists, and its keys would be lost"):
+    with pytest.raises(RegistryError, match="it exists; iet keys export --replace"):
         registry.export(path, ["planner"], with_tokenizer=True)
     assert [file.name for file in tmp_path.iterdir()] == ["there.json"]
 
@@ -327,6 +327,27 @@ def test_export_contains_no_other_secret(team: Registry, tmp_path: pathlib.Path)
     assert theirs.epochs.tolist() == [1]
 
 
+def test_export_replaces_an_earlier_one_and_loses_no_key(team: Registry, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "host.json"
+    first = team.export(path, ["planner"])
+    with pytest.raises(RegistryError, match=r"host.json: it exists; iet keys export --replace"):
+        team.export(path, ["planner", "critic"])
+    both = team.export(path, ["planner", "critic"], replace=True)
+    assert Registry.load(path).digest == both.digest != first.digest
+    team.rotate("critic")
+    team.export(path, ["critic"], replace=True)  # its older key is still in the registry
+    assert Registry.load(path).names() == ("critic",)
+    other = Registry.create(tmp_path / "other.json", vocab_size=1000)
+    other.add("critic")
+    before = path.read_bytes()
+    with pytest.raises(RegistryError, match="holds a key of 'critic' that this registry lacks"):
+        other.export(path, ["critic"], replace=True)
+    with pytest.raises(RegistryError, match="it is the registry itself"):
+        other.export(other.path, ["critic"], replace=True)
+    assert path.read_bytes() == before
+    assert other.export(tmp_path / "new.json", ["critic"], replace=True).names() == ("critic",)
+
+
 def test_export_keeps_order_and_all_epochs(team: Registry) -> None:
     team.rotate("critic", secret=secret(10))
     exported = team.export(None, agents=["writer", "critic"], all_epochs=True)
@@ -336,7 +357,7 @@ def test_export_keeps_order_and_all_epochs(team: Registry) -> None:
 
 
 def test_export_rejects_invalid_arguments(team: Registry, path: pathlib.Path) -> None:
-    with pytest.raises(RegistryError, match="it exists"):
+    with pytest.raises(RegistryError, match="it is the registry itself"):
         team.export(path, agents=["planner"])
     refused: list[Any] = ["planner", [], None, {"planner"}]
     for agents in refused:
