@@ -169,7 +169,7 @@ def refuse_lies(
 
     Raises:
         InputError: as in `enforce`; or an argument that starts with iet_, or a field that only the gateway
-            may set (see `enforce`), differs from `body`.
+            may set (see `enforce`), differs from `body`; or it asks for a beam search, which has no mark.
     """
     named = body(agent, engine=engine, session=session)
     field = _FIELDS[engine][0]
@@ -177,6 +177,8 @@ def refuse_lies(
         if str(name).startswith("iet_") and (name, value) not in named[field].items():
             expected = f"{agent!r}, whose key it is, or nothing" if name == AGENT_FIELD else "none"
             raise InputError(f"{field}: got {name!s:.40} {value!r:.80}, expected {expected}")
+    if request.get("use_beam_search"):
+        raise InputError("use_beam_search: got one, expected none: the text of a beam search has no mark")
     for name in _GATEWAY_FIELDS[engine]:
         if request.get(name) is not None and request[name] != named.get(name):
             raise InputError(f"{name}: got one, expected none: it is the gateway's to set")

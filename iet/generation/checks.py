@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 
-from iet.errors import InputError, ShapeError
+from iet.errors import InputError, ShapeError, shown
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 
@@ -17,6 +18,62 @@ MIN_TEMPERATURE = 0.01
 """Of sampling that a mark can change. The random variates -log(-log u) of two tokens differ by at most 20, so
 tokens whose logits are more than 20·T apart (0.2 here) never change places, and those more than 5·T apart
 hardly ever. vLLM, too, samples at no lower temperature."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Floor:
+    """The least freedom that sampling must leave a text that family "gumbel" marks.
+
+    Below the defaults the likeliest token is as good as certain, so the text would carry no mark. An operator
+    may ask for more: `IET_MIN_TEMPERATURE` and `IET_MIN_TOP_P`.
+
+    Attributes:
+        temperature: the lowest temperature, at least 0.01.
+        top_p: the lowest top-p, above 0, at most 1; `min_p` is at most 1 - top_p.
+    """
+
+    temperature: float = MIN_TEMPERATURE
+    top_p: float = 0.01
+
+    def check(self, temperature: float, top_k: float, top_p: float, min_p: float) -> None:
+        """Raise an InputError if sampling with these values, which are numbers, leaves less."""
+        wrong = ""
+        if top_k == 1:
+            wrong = "top_k: got 1, expected more, or all tokens"
+        elif not temperature >= self.temperature:
+            wrong = f"temperature: got {temperature:g}, expected at least {self.temperature:g}"
+        elif not top_p >= self.top_p:
+            wrong = f"top_p: got {top_p:g}, expected at least {self.top_p:g}"
+        elif not min_p + self.top_p <= 1 + 1e-9:  # 0.8 + 0.2 may be above 1
+            wrong = f"min_p: got {min_p:g}, expected at most {1 - self.top_p:g}"
+        if wrong:
+            raise InputError(
+                f'{wrong}, for a text that is marked: family "gumbel" marks by the way in which tokens are'
+                " drawn, and greedy decoding draws none"
+            )
+
+    @classmethod
+    def of_environment(cls) -> Floor:
+        """Return the floor of a server: the variables IET_MIN_TEMPERATURE and IET_MIN_TOP_P.
+
+        Raises:
+            InputError: a variable is not a number, or is out of range.
+        """
+        default, values = cls(), list[float]()
+        for name, low, high in (
+            ("temperature", default.temperature, MAX_TEMPERATURE),
+            ("top_p", default.top_p, 1.0),
+        ):
+            variable = f"IET_MIN_{name.upper()}"
+            text = os.environ.get(variable) or str(getattr(default, name))
+            try:
+                value = float(text)
+            except ValueError:
+                value = 0.0
+            if not low <= value <= high:
+                raise InputError(f"{variable}: got {shown(text)}, expected a number from {low:g} to {high:g}")
+            values.append(value)
+        return cls(*values)
 
 
 def check_registry(registry: object) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iet.errors import InputError, check_number
-from iet.generation.checks import before_temperature, check_model_vocabulary, check_registry
+from iet.generation.checks import Floor, before_temperature, check_model_vocabulary, check_registry
 from iet.generation.free import FreeTokens, check_seed, request_key
 from iet.kernels import choose, embed_
 from iet.marks.registry import Registry
@@ -63,8 +63,9 @@ class LogitsProcessor:
 
     Raises:
         RegistryError: the agent is unknown, or has another profile.
-        InputError: the temperature is missing, or a value is out of range; or the model has a draft model:
-            then the engine shows ids beyond the sampled position.
+        InputError: the temperature is missing, or a value is out of range; or the values leave family
+            "gumbel" no choice; or the model has a draft model: then the engine shows ids beyond the sampled
+            position.
         ShapeError: the model's vocabulary is smaller than V.
 
     A call costs O(V), with family "gumbel" also O(T·n + top_k·log top_k). Deterministic.
@@ -94,11 +95,11 @@ class LogitsProcessor:
         self._context_len = scheme.n_gram - 1
         if isinstance(top_k, bool) or not isinstance(top_k, int):
             raise InputError(f"top_k: got {top_k!r:.80}, expected an int")
-        if top_k == 1 and self._keys.profile.family.chooses:
-            raise InputError("top_k: got 1, expected more, or 0 for all: one token to keep carries no mark")
         if not 0 < top_p <= 1:
             raise InputError(f"top_p: got {top_p!r:.80}, expected a number above 0, at most 1")
         check_number("min_p", min_p, 0, 1, integer=False)
+        if self._keys.profile.family.chooses:
+            Floor().check(self._scale, top_k, top_p, min_p)
         if not isinstance(free, FreeTokens):
             raise InputError(f"free: got {type(free).__name__}, expected iet.FreeTokens")
         check_seed(seed)

@@ -34,7 +34,7 @@ import numpy as np
 
 from iet.errors import IetError, InputError, RegistryError, check_number, shown
 from iet.generation.agents import AGENT_FIELD, SESSION_FIELD, SGLANG_PROCESSOR, session_of_request
-from iet.generation.checks import MAX_TEMPERATURE, MIN_TEMPERATURE, check_registry, switch
+from iet.generation.checks import MAX_TEMPERATURE, Floor, check_registry, switch
 from iet.generation.contexts import SequenceContexts
 from iet.generation.free import FreeTokens, check_seed, free_of_environment, request_key, warn_of_limit
 from iet.generation.sessions import SessionRow, SessionRows
@@ -196,14 +196,14 @@ def _is_free(request: Any) -> bool:
     seed = request.sampling_params.sampling_seed
     name = request_key(f"id {request.rid}" if seed is None else f"seed {seed}")
     position = np.array([len(request.output_ids)])
-    return bool(_free().are_free(np.array([name]), position)[0])
+    return bool(_of_environment()[0].are_free(np.array([name]), position)[0])
 
 
 @functools.cache
-def _free() -> FreeTokens:
-    """Return the free tokens of the server's environment."""
+def _of_environment() -> tuple[FreeTokens, Floor]:
+    """Return the free tokens and the floor of the server's environment."""
     try:
-        return free_of_environment()
+        return free_of_environment(), Floor.of_environment()
     except InputError as error:  # not the client's mistake
         raise _ServerError(str(error)) from None
 
@@ -246,24 +246,16 @@ def _check_context(request: Any, context: Sequence[int]) -> None:
 
 def _check_drawn(request: Any) -> None:
     """Raise an InputError if family "gumbel" cannot mark a request, or would change its answer."""
-    if request.sampling_params.top_k == 1:  # SGLang turns temperature 0 into top_k 1
-        raise InputError(
-            'temperature: got 0, or top_k 1, expected sampling: family "gumbel" marks by the way in which'
-            " tokens are drawn, and greedy decoding draws none"
-        )
     params = request.sampling_params
     for name in ("temperature", "top_k", "top_p", "min_p"):  # an invalid value would stop the whole batch
         value = getattr(params, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e18:
             raise InputError(f"{name}: got {shown(value)}, expected a finite number")
-    if params.temperature < MIN_TEMPERATURE:
-        raise InputError(
-            f"temperature: got {params.temperature:g}, expected at least {MIN_TEMPERATURE:g}: below it the"
-            " likeliest token is as good as certain, so nothing would be marked"
-        )
+    free, floor = _of_environment()
+    floor.check(params.temperature, params.top_k, params.top_p, params.min_p)
     limit = getattr(params, "max_new_tokens", None)
-    if isinstance(limit, int) and limit <= _free().first:
-        warn_of_limit(_log, "max_new_tokens", limit, _free().first)
+    if isinstance(limit, int) and limit <= free.first:
+        warn_of_limit(_log, "max_new_tokens", limit, free.first)
     if request.return_logprob:
         raise InputError(
             'logprobs: got a request for them, expected none: with family "gumbel" SGLang would tell those of'

@@ -235,4 +235,7 @@ def test_refuse_lies_rejects_false_claims(engine: agents.Engine) -> None:
             agents.refuse_lies({field: {"key": 7}}, NAME, engine=engine)
     with pytest.raises(InputError, match=f"^{agent_field}: got list"):
         agents.refuse_lies({agent_field: [1]}, NAME, engine=engine)
+    with pytest.raises(InputError, match=r"^use_beam_search: got one, expected none"):
+        agents.refuse_lies({"use_beam_search": True, **agents.body(NAME, engine=engine)}, NAME, engine=engine)
+    agents.refuse_lies({"use_beam_search": False}, NAME, engine=engine)
     assert set(agents.body(NAME, engine=engine)) <= agents.fields(engine)

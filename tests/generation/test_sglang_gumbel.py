@@ -102,6 +102,8 @@ def token_of(
     [
         ({"top_k": 1}, "greedy decoding"),
         ({"temperature": 0.009}, "temperature: got 0.009, expected at least 0.01"),
+        ({"top_p": 1e-5}, "top_p: got 1e-05, expected at least 0.01"),
+        ({"min_p": 0.999}, "min_p: got 0.999, expected at most 0.99"),
         ({"return_logprob": True}, "logprobs: got"),
     ],
 )
@@ -154,7 +156,7 @@ def test_free_tokens_are_unmarked(
 ) -> None:
     monkeypatch.setenv("IET_FREE_FIRST", "3")
     monkeypatch.setenv("IET_FREE_RATE", "0.2")
-    adapter._free.cache_clear()
+    adapter._of_environment.cache_clear()
     engine = Engine(sglang)
     requests = [engine.add([7, 8, 9], named("planner"), rid=f"r{i}", length=60) for i in range(6)]
     requests += [engine.add([7, 8, 9], named("critic"), length=60, sampling_seed=5) for _ in range(2)]

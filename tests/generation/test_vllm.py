@@ -36,7 +36,15 @@ from vllm.exceptions import VLLMValidationError  # isort: skip - after the stubs
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("REGISTRY", "SECRET_MOUNT", "PROFILE", "REQUIRE_AGENT", "DEFAULT_AGENT"):
+    for name in (
+        "REGISTRY",
+        "SECRET_MOUNT",
+        "PROFILE",
+        "REQUIRE_AGENT",
+        "DEFAULT_AGENT",
+        "MIN_TEMPERATURE",
+        "MIN_TOP_P",
+    ):
         monkeypatch.delenv(f"IET_{name}", raising=False)
 
 
@@ -116,10 +124,14 @@ def test_request_arguments(host: Any, validate: Any, arguments: Any, refused: st
 def test_gumbel_rejects_greedy_requests(host: Any, validate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     host(family="gumbel")
     marked = {"iet_agent": "planner"}
-    with pytest.raises(VLLMValidationError, match=r"temperature: got 0, expected more than 0.*gumbel"):
-        validate(SamplingParams(temperature=0, extra_args=marked))
-    with pytest.raises(VLLMValidationError, match=r"top_k: got 1, expected more.*gumbel"):
-        validate(SamplingParams(top_k=1, extra_args=marked))
+    for sampling, refused in (
+        ({"temperature": 0}, "temperature: got 0, expected at least 0.01"),
+        ({"top_k": 1}, "top_k: got 1, expected more"),
+        ({"top_p": 1e-5}, "top_p: got 1e-05, expected at least 0.01"),
+        ({"min_p": 0.995}, "min_p: got 0.995, expected at most 0.99"),
+    ):
+        with pytest.raises(VLLMValidationError, match=f"{refused}.*gumbel"):
+            validate(SamplingParams(**sampling, extra_args=marked))
     validate(SamplingParams(temperature=0.2, top_k=2, extra_args=marked))
     validate(SamplingParams(temperature=0, extra_args={"iet_unmarked": True}))
     validate(SamplingParams(temperature=0))
@@ -129,6 +141,21 @@ def test_gumbel_rejects_greedy_requests(host: Any, validate: Any, monkeypatch: p
     processor = IETLogitsProcessor(config(), Slots(4).state)
     assert processor.add_request(0, SamplingParams(temperature=0)) is False  # a warm-up of vLLM's own
     assert processor.add_request(0, SamplingParams()) is True
+
+
+def test_an_operator_sets_a_floor(host: Any, validate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IET_MIN_TEMPERATURE", "0.5")
+    monkeypatch.setenv("IET_MIN_TOP_P", "0.8")
+    host(family="gumbel")
+    marked = {"iet_agent": "planner"}
+    validate(SamplingParams(temperature=0.5, top_p=0.8, min_p=0.2, extra_args=marked))
+    validate(SamplingParams(temperature=0.1))  # names no agent
+    for sampling in ({"temperature": 0.4}, {"top_p": 0.7}, {"min_p": 0.3}):
+        with pytest.raises(VLLMValidationError, match=r"expected at (least|most)"):
+            validate(SamplingParams(**sampling, extra_args=marked))
+    monkeypatch.setenv("IET_MIN_TOP_P", "2")
+    with pytest.raises(InputError, match=r"IET_MIN_TOP_P: got '2', expected a number from 0\.01 to 1"):
+        IETLogitsProcessor(config(), Slots(4).state)
 
 
 def test_required_agent(host: Any, validate: Any, monkeypatch: pytest.MonkeyPatch) -> None:

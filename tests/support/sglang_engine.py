@@ -82,7 +82,7 @@ def served_registry(
 ) -> Iterator[Registry]:
     """Make the registry that the processor reads, as if the server had just started; no token is free."""
     path = folder / "team.json"
-    caches = (adapter._registry, adapter._sessions, adapter._samples_with_flashinfer, adapter._free)
+    caches = (adapter._registry, adapter._sessions, adapter._samples_with_flashinfer, adapter._of_environment)
     monkeypatch.setenv("IET_FREE_FIRST", "0")
     monkeypatch.setenv("IET_FREE_RATE", "0")
     monkeypatch.setenv("IET_REGISTRY", str(path))

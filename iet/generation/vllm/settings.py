@@ -15,7 +15,7 @@ from iet.generation.agents import AGENT_FIELD as AGENT
 from iet.generation.agents import SESSION_FIELD as SESSION
 from iet.generation.agents import UNMARKED_FIELD as UNMARKED
 from iet.generation.agents import session_of_request
-from iet.generation.checks import MAX_TEMPERATURE, switch
+from iet.generation.checks import MAX_TEMPERATURE, Floor, switch
 from iet.generation.free import FreeTokens, check_seed, free_of_environment, request_key, warn_of_limit
 from iet.marks.keys import KeyTable
 from iet.marks.registry import Registry
@@ -53,6 +53,7 @@ class Settings:
     digest: str = ""  # of the registry
     registry: Registry | None = None  # of the keys; without it, no request can have a session
     free: FreeTokens = FreeTokens()  # noqa: RUF009  # frozen
+    floor: Floor = Floor()  # noqa: RUF009  # frozen
 
     def slot_of(self, params: Any) -> int:
         """Return the slot of a request's agent, -1 for an unmarked one, or raise InputError."""
@@ -77,7 +78,8 @@ class Settings:
             if slot < 0 and self.require_agent:
                 raise InputError(
                     f"{AGENT}: got {'an opt-out' if unmarked else 'none'}, but this server marks every text:"
-                    f' expected the name of an agent, over HTTP as "vllm_xargs": {{"{AGENT}": NAME}}'
+                    f' expected the name of an agent, over HTTP as "vllm_xargs": {{"{AGENT}": NAME}}. A beam'
+                    " search loses the name, and its text cannot be marked"
                 )
             return slot
         # The message lists no names, because clients need not know which other agents are served.
@@ -102,15 +104,8 @@ class Settings:
         slot = self.slot_of(params)
         if self.session_of(params) is not None and slot < 0:
             raise InputError(f"{SESSION}: got one for text that is not marked, expected {AGENT} beside it")
-        if slot >= 0 and not self._draws(params):
-            wrong = f"temperature: got {params.temperature:g}, expected more than 0"
-            if params.top_k == 1:
-                wrong = "top_k: got 1, expected more, or 0 for all tokens,"
-            raise InputError(
-                f'{wrong} for a text that is marked: family "gumbel" marks by the way in which tokens are'
-                " drawn, and greedy decoding draws none"
-            )
         if slot >= 0 and self.chooses:
+            self.floor.check(params.temperature, params.top_k, params.top_p, params.min_p)
             check_number("temperature", params.temperature, 0, MAX_TEMPERATURE, integer=False)
         if slot >= 0:
             check_seed(params.seed)
@@ -196,8 +191,8 @@ def read_settings() -> Settings:
     path, profile, default = (
         os.environ.get(name) or None for name in ("IET_REGISTRY", "IET_PROFILE", "IET_DEFAULT_AGENT")
     )
-    free = free_of_environment()
-    return _read(path, switch("IET_SECRET_MOUNT"), profile, switch("IET_REQUIRE_AGENT"), default, free)
+    free, floor = free_of_environment(), Floor.of_environment()
+    return _read(path, switch("IET_SECRET_MOUNT"), profile, switch("IET_REQUIRE_AGENT"), default, free, floor)
 
 
 @functools.lru_cache(maxsize=1)
@@ -208,6 +203,7 @@ def _read(
     require: bool,
     default: str | None,
     free: FreeTokens,
+    floor: Floor,
 ) -> Settings:
     registry = Registry.load(path, secret_mount=secret_mount)
     keys = registry.marking_keys(profile)
@@ -215,4 +211,4 @@ def _read(
     if default is not None and default not in slots:
         raise InputError(f"IET_DEFAULT_AGENT: got {default!r:.80}, expected one of {list(slots)}")
     marked_for = -1 if default is None else slots[default]
-    return Settings(keys, slots, require, marked_for, registry.digest, registry, free)
+    return Settings(keys, slots, require, marked_for, registry.digest, registry, free, floor)
