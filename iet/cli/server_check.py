@@ -6,6 +6,7 @@ asks once with an unknown name. It needs only the standard library.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import http.client
 import json
@@ -32,6 +33,9 @@ MAX_TIMEOUT = 86_400
 
 MOST_BYTES, MOST_SAID = 1 << 24, 2000
 """Of an answer that are read, and of an error."""
+
+FIRST_TOKENS = 16
+"""Asked for first: the server's speed says whether the others can arrive in time."""
 
 LEVEL = 1e-4
 """p-value that the agent's mark must reach, and that unmarked text must not."""
@@ -171,7 +175,10 @@ def ask(
         report = _report(auditor, texts)
         return texts, Answer(200, report.scored, report.evidence[agent])
 
-    progress(f"asking {client.url} for text of {agent}")
+    progress(f"asking {client.url} for a few tokens")
+    with contextlib.suppress(_Refused):  # the next request says so
+        client.check_speed(chosen, tokens, body(agent, engine=engine))
+    progress(f"asking for text of {agent}")
     texts, named = ask_for_text(body(agent, engine=engine))
     progress("asking for text without an agent")
     _, unnamed = ask_for_text({})
@@ -256,6 +263,20 @@ class _Server:
         prompts = PROMPTS[: min(tokens, len(PROMPTS))]
         body = {"model": model, "max_tokens": tokens // len(prompts), "temperature": 1.0, **extra}
         return [self._complete(body, prompt) for prompt in prompts]
+
+    def check_speed(self, model: str, tokens: int, extra: dict[str, Any]) -> None:
+        """Raise an error if the texts that `write` asks for will not arrive in time."""
+        body = {"model": model, "temperature": 1.0, **extra}
+        self._complete({**body, "max_tokens": 1}, PROMPTS[0])  # a server may compile first
+        start = time.monotonic()
+        self._complete({**body, "max_tokens": FIRST_TOKENS}, PROMPTS[0])
+        speed = FIRST_TOKENS / max(time.monotonic() - start, 1e-9)
+        seconds = tokens / min(tokens, len(PROMPTS)) / speed
+        if seconds > self._timeout:
+            raise BackendUnavailable(
+                f"{self.url}: writes {speed:.2g} tokens a second; {tokens} are needed, in answers of"
+                f" {seconds:.0f} s each: pass --timeout {2 * seconds:.0f}, or serve faster"
+            )
 
     def _complete(self, body: dict[str, Any], prompt: str) -> str:
         if not self._chat:

@@ -141,7 +141,11 @@ def test_a_server_that_marks(registry: Registry, write: Any, key: str) -> None:
     assert answer.unknown.status == 400
     assert {request["path"] for request in server.requests} == {"/v1/completions"}
     assert {request["key"] for request in server.requests} == {f"Bearer {key}"}
-    named = [request["body"] for request in server.requests[: len(server_check.PROMPTS)]]
+    first, named = (
+        server.requests[:2],
+        [r["body"] for r in server.requests[2 : 2 + len(server_check.PROMPTS)]],
+    )
+    assert [request["body"]["max_tokens"] for request in first] == [1, server_check.FIRST_TOKENS]
     assert {body["vllm_xargs"]["iet_agent"] for body in named} == {"planner"}
     assert sum(body["max_tokens"] for body in named) == TOKENS
 
@@ -362,6 +366,18 @@ def test_a_slow_answer_times_out(registry: Registry) -> None:
         with pytest.raises(BackendUnavailable, match=r"no answer within 0\.5 s"):
             server_check.ask(url, "planner", registry, model="m", tokens=TOKENS, timeout=0.5)
         assert time.monotonic() - started < 50  # all of it takes 100 s
+
+
+def test_a_slow_server_is_asked_for_a_few_tokens_only(registry: Registry) -> None:
+    def reply(body: dict[str, Any], attempt: int) -> str:
+        time.sleep(0.02 * body["max_tokens"])
+        return "so"
+
+    with serving(reply, form) as server:
+        slow = r"writes \d+ tokens a second; 800 are needed, in answers of \d+ s each: pass --timeout"
+        with pytest.raises(BackendUnavailable, match=slow):
+            server_check.ask(server.url, "planner", registry, timeout=1.0)
+    assert len([request for request in server.requests if "body" in request]) == 2
 
 
 def test_a_text_that_is_null_is_none(registry: Registry) -> None:
