@@ -94,10 +94,10 @@ def check_engine(
 
 def _version(engine: str, options: Mapping[str, str]) -> list[Check]:
     """Return whether the engine and, for a GPU, the CUDA module are installed in this Python."""
-    found = _package(engine)
-    if found is None:
+    named = _package(engine)
+    if named is None:
         return [Check(engine, None, "is not installed beside this Python; iet must be where the engine is")]
-    package, version = found
+    package, version = named
     installed = Check(engine, True, f"{package} {version}")
     if package != engine:  # built for CPUs; its `vllm` looks for a package of that name
         starts, module = "model" in options, "python -m vllm.entrypoints.openai.api_server --model MODEL"
@@ -165,15 +165,16 @@ def _only_v1(environment: Mapping[str, str], drafts: Sequence[str]) -> str | Non
     method = next((name for name in _V1_DRAFTS if any(name in value for value in drafts)), None)
     if method is not None:
         return f"the V2 runner takes no drafts of {method}"
-    found = _package("vllm")
-    if found is None:
+    named = _package("vllm")
+    if named is None:
         return None
+    is_for_cpus = named[0] != "vllm"
     triton = importlib.util.find_spec("triton")
     folders = [] if triton is None else list(triton.submodule_search_locations or ())
-    if found[0] != "vllm":
+    if is_for_cpus:
         folders = [folder for folder in folders if (pathlib.Path(folder) / "backends" / "cpu").is_dir()]
-    where = "" if found[0] == "vllm" else " with a backend for CPUs"
-    return None if folders else f"the V2 runner needs triton{where}, which is not installed"
+    kind = " with a backend for CPUs" if is_for_cpus else ""
+    return None if folders else f"the V2 runner needs triton{kind}, which is not installed"
 
 
 def _registry(engine: str, environment: Mapping[str, str]) -> tuple[Check, list[Profile]]:

@@ -6,7 +6,10 @@ import hashlib
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from iet.marks.foreign.waterfall import WaterfallScheme
+from iet.native.pairs import number_pairs, repeats
 from iet.report.lines import harmless
 from iet.report.segments import Segment
 
@@ -15,6 +18,9 @@ if TYPE_CHECKING:
 
 MIN_TOKENS = 30
 """Number of scored tokens below which a text is called too short."""
+
+COPIED_SHARE = 0.25
+"""Share of a text's words that stand earlier in it from which on a report says what that means."""
 
 MAX_SESSIONS = 20
 """Maximum number of findings in sessions that are listed."""
@@ -173,6 +179,13 @@ def limits(report: Report) -> list[str]:
         lines.append(f"{report.invisible} invisible characters were removed before tokenizing.")
     if report.scored < MIN_TOKENS:
         lines.append(f"There are only {report.scored} scored tokens: too few for a useful attribution.")
+    copied = copied_share(report.text or "")
+    if copied >= COPIED_SHARE:
+        lines.append(
+            f"{copied:.0%} of the words stand earlier in the text, in the same order. A model that copies"
+            " what it reads chooses few words itself, so its text carries a weak mark. Agents are easier to"
+            " find if they sample at a higher temperature, or with a repetition penalty of 1.1 or so."
+        )
     if report.segments:
         lines.append(
             "An agent wrote in its passages, but not necessarily every word of them: short unmarked or copied"
@@ -199,6 +212,19 @@ def limits(report: Report) -> list[str]:
     if any(isinstance(profile.scheme, WaterfallScheme) for profile in report.profiles):
         lines.append("The ids of this scheme are not secret: anyone who knows them can write as any agent.")
     return lines
+
+
+def copied_share(text: str) -> float:
+    """Return the share of a text's words that follow the same three words as earlier in it.
+
+    0 in a text of fewer than `MIN_TOKENS` words. Writing without spaces has few words. O(length).
+    """
+    numbers = dict[str, int]()
+    words = [numbers.setdefault(word, len(numbers)) for word in text.split()]
+    if len(words) < MIN_TOKENS:
+        return 0.0
+    phrases = number_pairs(np.array(words), np.arange(len(words)) >= 3, 4)
+    return float(repeats(phrases).mean())
 
 
 _RESTORED = {

@@ -21,7 +21,7 @@ from iet.marks.registry import Registry
 from iet.marks.scheme import Scheme
 from iet.report import REPORT_SCHEMA, Report, Span, terminal
 from iet.report.view import AGENTS, agents, curves, style_of
-from iet.report.wording import p_value
+from iet.report.wording import limits, p_value
 from tests.support.reports import TEXT, report_of, validator
 
 
@@ -258,6 +258,17 @@ def test_format_of_p_values(log_p: float, expected: str | None) -> None:
     assert 0 < float(mantissa) < 10
     value = math.log(float(mantissa)) + int(exponent or 0) * math.log(10)
     assert value == pytest.approx(log_p, abs=0.06)
+
+
+def test_a_text_that_copies_itself_is_told() -> None:
+    words = [f"word{number}" for number in np.random.default_rng(0).integers(0, 1000, 60)]
+    told = [
+        [line for line in limits(report_of(" ".join(text))) if "stand earlier" in line]
+        for text in (words * 4, words, words[:7] * 4)  # the last one is too short
+    ]
+    assert told[1:] == [[], []]
+    (line,) = told[0]
+    assert line.startswith("74% of the words stand earlier in the text, in the same order. A model")
 
 
 def test_weak_guess_is_not_named() -> None:
