@@ -264,10 +264,14 @@ def claimed(
             if changes:
                 mendable = not any(_differences(_compared(previous, True), _compared(configuration, True)))
                 hint = "; files that changed are audited anew with --reread" if mendable else ""
-                raise InputError(f"{folder.path}: was begun in another way; " + "; ".join(changes[:5]) + hint)
+                raise InputError(
+                    f"{folder.path}: holds a run that was begun in another way, expected the same or another"
+                    f" folder; {'; '.join(changes[:5])}{hint}"
+                )
             if folder.exists(shard.state) and not resume:
                 raise InputError(
-                    f"{folder.path}: got results there, expected an empty folder, or --resume (resume=True)"
+                    f"{folder.path}: holds the results of an earlier run; expected --resume (resume=True),"
+                    " which goes on with that run, or another folder"
                 )
             # Groups stay those of the first run, because they are part of the chunks' names.
             for old, new in zip(previous["inputs"], configuration["inputs"], strict=True):

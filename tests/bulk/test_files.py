@@ -258,7 +258,7 @@ def test_another_configuration_is_refused_and_named(
     path, out = tmp_path / "a.jsonl", tmp_path / "out"
     path.write_bytes(json_lines(["one", "two", "three"]))
     audit_files(auditor, [path], out, chunk_rows=1)
-    with pytest.raises(InputError, match="got results there, expected an empty folder, or --resume"):
+    with pytest.raises(InputError, match="holds the results of an earlier run; expected --resume"):
         audit_files(auditor, [path], out, chunk_rows=1)
     previous = tables(out)
     assert audit_files(auditor, [path], out, chunk_rows=1, resume=True).documents == 3
@@ -451,7 +451,7 @@ def test_command(
     origins: list[Any] = [(str(tmp_path / "a.jsonl"), i, f"d{i}") for i in range(len(texts))]
     assert tables(tmp_path / "out")[:2] == expected_rows(auditor, origins, texts)
     assert main([*command, *out]) == 3
-    assert "expected an empty folder, or --resume" in capsys.readouterr().err
+    assert "expected --resume" in capsys.readouterr().err
     assert main([*command, *out, "--resume", "--fail-on", "attributed", "--fdr", "0.1"]) == 1
     names_shown = capsys.readouterr().out
     assert "1 record could not be read: quarantine-*.jsonl says why" in names_shown

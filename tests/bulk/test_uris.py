@@ -339,9 +339,14 @@ def test_changes_of_input_and_results_are_noticed(
         for shard in (1, 2):
             audit_files(auditor, [uri], out, chunk_rows=2, shard=(shard, 2), resume=True)
         assert results.content(name) == previous
-    with pytest.raises(InputError, match="turned-out: got results there, expected an empty folder"):
+    with pytest.raises(
+        InputError, match="turned-out: holds the results of an earlier run; expected --resume"
+    ):
         audit_files(auditor, [uri], out, chunk_rows=2, shard=(1, 2))
-    with pytest.raises(InputError, match=r"turned-out: was begun in another way; shards: was 2, is 1"):
+    with pytest.raises(
+        InputError,
+        match=r"turned-out: holds a run that was begun in another way, .* folder; shards: was 2, is 1",
+    ):
         audit_files(auditor, [uri], out, chunk_rows=2, resume=True)
     with pytest.raises(InputError, match=r"s3://corpus/turned: got a folder with \['a.jsonl'\]"):
         audit_files(auditor, [server.uri("corpus/turned/a.jsonl")], uri)
