@@ -28,7 +28,7 @@ from iet.service.access_log import METRICS_MEDIA_TYPE, Metrics
 from iet.service.audits import HTML, AuditFiles, AuditJob, AuditResponse, json_response
 from iet.service.credentials import Credentials, bearer
 from iet.service.limits import ConcurrencyLimiter, Limits, RequestRefused, read_body, too_long
-from iet.service.requests import JSON
+from iet.service.requests import JSON, PLAIN
 
 log = logging.getLogger("iet.service")
 
@@ -169,11 +169,7 @@ class AuditService:
             request.state.client = client or "-"  # for the access log
             if self._stopping:
                 raise RequestRefused(503, "the service is stopping")
-            media = requests.media_type(request)
-            if media not in media_types:
-                needs_extra = media in requests.DOCUMENT_SUFFIXES and request.url.path == AUDIT
-                why = "; the service lacks the extra documents, which reads this type" if needs_extra else ""
-                raise RequestRefused(415, f"content-type: expected {' or '.join(media_types)}{why}")
+            self._check_type(request, media_types)
             length = request.headers.get("content-length")
             if length is not None and "transfer-encoding" in request.headers:
                 # A proxy may have read another length than this server does (RFC 9112, 6.1).
@@ -186,6 +182,17 @@ class AuditService:
                 yield client
 
         return Depends(admitted)
+
+    @staticmethod
+    def _check_type(request: Request, media_types: Sequence[str]) -> None:
+        media, is_audit = requests.media_type(request), request.url.path == AUDIT
+        if media not in media_types:
+            lacking = is_audit and len(requests.readable_documents()) < len(requests.DOCUMENT_SUFFIXES)
+            more = '; the extra "documents" adds PDF, Word, HTML and mail' if lacking else ""
+            raise RequestRefused(415, f"content-type: expected {' or '.join(media_types)}{more}")
+        if is_audit and media == PLAIN and "origin" in request.headers:
+            # A page of another origin can send it without a CORS preflight.
+            raise RequestRefused(415, f"content-type: got {PLAIN} from a browser's page, expected {JSON}")
 
     async def answer(self, request: Request, client: str, **options: Any) -> Response:
         """Return the answer to a request with one text, conversation or document."""
@@ -290,10 +297,10 @@ def application(service: AuditService) -> fastapi.FastAPI:
     app = new_app(service, "iet serve", "Who wrote which part of a text, from keyed marks.", _refuse)
     readable = requests.readable_documents()
     limits = service.limits
-    audit_admission = service.admission((JSON, *readable), limits.body_bytes)
+    audit_admission = service.admission((JSON, PLAIN, *readable), limits.body_bytes)
     check_admission = service.admission((JSON,), limits.body_bytes)
     batch_admission = service.admission((batch.MEDIA_TYPE,), limits.batch_bytes)
-    documents: Any = {media: {} for media in readable}
+    documents: Any = {media: {} for media in (PLAIN, *readable)}
 
     @app.post(
         AUDIT,
@@ -402,7 +409,11 @@ async def _refuse(request: Request, refused: Any) -> Response:
 
 
 async def _refuse_path(request: Request, error: Any) -> Response:
-    messages = {404: "path: not found", 405: "method: not allowed for this path"}
+    allowed = (error.headers or {}).get("Allow", "another")
+    messages = {
+        404: "path: not found; GET /openapi.json lists the paths",
+        405: f"method: got {request.method}, expected {allowed} for this path",
+    }
     message = messages.get(error.status_code, "the request is refused")
     return JSONResponse({"error": message}, error.status_code, error.headers)
 

@@ -19,7 +19,7 @@ from iet.audit.auditor import Auditor
 from iet.errors import InputError
 from iet.report import html
 
-JSON, PLAIN, FORM = "application/json", "text/plain", "application/x-www-form-urlencoded"
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 
 MIN_TOKENS = 200
 """Length from which texts are read: the shortest that must be marked under the EU's code of practice."""

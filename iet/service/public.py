@@ -13,8 +13,9 @@ from fastapi.responses import JSONResponse, Response
 from iet.service import requests
 from iet.service.app import ERRORS, AuditService, new_app
 from iet.service.audits import HTML, AuditFiles
-from iet.service.detection import FORM, JSON, PLAIN, Answer, Question, page
+from iet.service.detection import FORM, Answer, Question, page
 from iet.service.limits import Limits, RateLimiter, address_group
+from iet.service.requests import JSON, PLAIN
 
 DETECT = "/v1/detect"
 

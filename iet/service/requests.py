@@ -20,7 +20,7 @@ from iet.service.limits import RequestRefused
 if TYPE_CHECKING:
     import fastapi  # not at run time: workers do without it
 
-JSON = "application/json"
+JSON, PLAIN = "application/json", "text/plain"
 
 DOCUMENT_SUFFIXES = {
     "application/pdf": ".pdf",
@@ -219,6 +219,8 @@ def readable_documents() -> tuple[str, ...]:
 def from_document(body: bytes, upload: Upload) -> AuditRequest:
     """Return the request to audit the text of a document.
 
+    A document may also be plain text, UTF-8 unless the header names another charset.
+
     Raises:
         InputError, pydantic.ValidationError: The options or the document are invalid.
         DocumentTooLong: It has too much text.
@@ -228,13 +230,20 @@ def from_document(body: bytes, upload: Upload) -> AuditRequest:
     header = email.message.Message()
     header["content-type"] = upload.content_type
     try:
-        suffix, charset = DOCUMENT_SUFFIXES[header.get_content_type()], header.get_content_charset()
+        media, charset = header.get_content_type(), header.get_content_charset()
     except (ValueError, TypeError):  # malformed part numbers (RFC 2231)
         raise InputError("content-type: got parameters that cannot be read, expected charset=NAME") from None
-    if suffix != ".html":
+    suffix = DOCUMENT_SUFFIXES.get(media, ".txt")
+    if suffix not in (".html", ".txt"):
         charset = None  # the other formats declare their encoding themselves
     check_encoding(charset)
-    text = formats.read(body, suffix, encoding=charset, most=UNPACKED * upload.max_bytes)
+    if suffix == ".txt":
+        try:
+            text = body.decode(charset or "utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise InputError(f"body: byte {error.start} is no {charset or 'UTF-8'}; expected text") from None
+    else:
+        text = formats.read(body, suffix, encoding=charset, most=UNPACKED * upload.max_bytes)
     size = len(text.encode())
     if size > upload.max_bytes:
         raise DocumentTooLong(

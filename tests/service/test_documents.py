@@ -14,7 +14,7 @@ import pytest
 import iet
 from iet.audit.documents import text_of
 from iet.report.html import page
-from iet.service.requests import DOCUMENT_SUFFIXES, MEDIA_TYPES
+from iet.service.requests import DOCUMENT_SUFFIXES, MEDIA_TYPES, PLAIN
 from tests.support.conditions import posix
 from tests.support.documents import made_docx, made_pdf, mail
 from tests.support.service import JSON, Reply, Running, serving
@@ -136,14 +136,20 @@ def test_other_content_as_html_logs_no_warning(service: Running) -> None:
 
 
 def test_the_refusal_of_a_type_lists_the_accepted_ones(service: Running) -> None:
-    accepted = " or ".join([JSON, *DOCUMENT_SUFFIXES])
-    for media in ("text/plain", "application/octet-stream", "application/msword", "multipart/form-data", ""):
+    accepted = " or ".join([JSON, PLAIN, *DOCUMENT_SUFFIXES])
+    for media in (
+        "text/markdown",
+        "application/octet-stream",
+        "application/msword",
+        "multipart/form-data",
+        "",
+    ):
         reply = service.ask("/v1/audit", b"w1", Content_Type=media)
         assert (reply.status, reply.json["error"]) == (415, f"content-type: expected {accepted}")
     for path in ("/v1/check", "/v1/audit/batch"):
         assert service.ask(path, FILES["a.pdf"], Content_Type="application/pdf").status == 415
     described = service.ask("/openapi.json").json["paths"]["/v1/audit"]["post"]
-    assert [*described["requestBody"]["content"]] == [JSON, *DOCUMENT_SUFFIXES]
+    assert [*described["requestBody"]["content"]] == [JSON, PLAIN, *DOCUMENT_SUFFIXES]
     assert "known_agents" in {parameter["name"] for parameter in described["parameters"]}
 
 

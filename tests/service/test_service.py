@@ -246,12 +246,39 @@ def test_only_clients_with_a_token_are_served(service: Running) -> None:
 
 def test_other_content_types_are_refused(service: Running) -> None:
     # Types that a page of another origin can send without a CORS preflight.
-    for media in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+    for media in ("application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
         assert service.ask("/v1/audit", b'{"text": "a"}', Content_Type=media).status == 415
+    page = {"Content_Type": "text/plain", "Origin": "https://example.org"}
+    reply = service.ask("/v1/audit", b"a", **page)
+    assert (reply.status, "from a browser's page" in reply.json["error"]) == (415, True)
+    assert service.ask("/v1/check", b"a", Content_Type="text/plain").status == 415
     assert (
         service.ask("/v1/audit", b'{"text": "a"}', Content_Type="application/json; charset=utf-8").status
         == 200
     )
+
+
+def test_plain_text_is_audited(service: Running, auditor: iet.Auditor) -> None:
+    expected = auditor.audit(TEXT).evidence
+    for data, media in (
+        (TEXT.encode(), "text/plain"),
+        (TEXT.encode("utf-8-sig"), "text/plain"),
+        (TEXT.encode("utf-16"), "text/plain; charset=utf-16"),
+    ):
+        reply = service.ask("/v1/audit?level=0.05", data, Content_Type=media)
+        assert (reply.status, reply.json["evidence"]) == (200, expected)
+    reply = service.ask("/v1/audit", b"caf\xe9", Content_Type="text/plain")
+    assert (reply.status, "byte 3 is no UTF-8" in reply.json["error"]) == (422, True)
+
+
+def test_a_wrong_method_names_the_right_ones(service: Running) -> None:
+    for path, method, expected in (("/", "POST", "GET"), ("/v1/audit", "PUT", "POST")):
+        reply = service.ask(path, b"{}", method=method)
+        assert (reply.status, reply.json["error"]) == (
+            405,
+            f"method: got {method}, expected {expected} for this path",
+        )
+    assert "/openapi.json lists the paths" in service.ask("/v1/audits", b"{}", method="POST").json["error"]
 
 
 def test_documents_are_accepted_if_a_package_reads_them(service: Running, auditor: iet.Auditor) -> None:
@@ -260,7 +287,7 @@ def test_documents_are_accepted_if_a_package_reads_them(service: Running, audito
     assert (reply.status, reply.json["evidence"]) == (200, auditor.audit(TEXT).evidence)
     reply = service.ask("/v1/audit", b"%PDF-", Content_Type="application/pdf")
     if readable_documents() == ("application/x-ipynb+json",):
-        message = "content-type: expected application/json or application/x-ipynb+json; the service lacks the"
+        message = "content-type: expected application/json or text/plain or application/x-ipynb+json; the ext"
         assert (reply.status, reply.json["error"].startswith(message)) == (415, True)
     else:
         assert (reply.status, "cannot be read as .pdf" in reply.json["error"]) == (422, True)
