@@ -143,7 +143,7 @@ def serve(
         model: folder of the model.
         runner: "V1" or "V2", the latter in Triton's interpreter.
         registry: of the agents that it marks for; None: no processor is loaded.
-        options: further ones of `vllm serve`, without dashes; dicts become JSON.
+        options: further ones of `vllm serve`, without dashes; dicts become JSON, True has no value.
         environment: further variables.
 
     Raises:
@@ -173,7 +173,8 @@ def serve(
         arguments["logits-processors"] = "iet.generation.vllm:IETLogitsProcessor"
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
     for name, value in arguments.items():
-        command.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
+        shown = json.dumps(value) if isinstance(value, dict) else value
+        command.append(f"--{name}" if value is True else f"--{name}={shown}")
     made = Server(runner, f"http://127.0.0.1:{port}", home / "log", tuple(command))
     with made.log.open("w") as log:
         process = subprocess.Popen(
