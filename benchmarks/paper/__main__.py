@@ -98,6 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--extract", action="store_true", help="accept a part of the data")
     add("--overwrite", action="store_true", help="also results of another configuration")
     add("--subset", nargs="+", choices=SUBSETS, default=[SUBSETS[0]], help="of Who&When")
+    text = "on Who&When: write turns without showing the original ones to the model"
+    add("--continues", action="store_true", help=text)
     add = parser.add_argument_group("the judge of table2").add_argument
     add("--judge-model", metavar="NAME", help="model of an OpenAI-compatible server; key: OPENAI_API_KEY")
     add("--judge-url", metavar="URL", help="address of the server (default: OpenAI)")
@@ -251,7 +253,7 @@ def _who_and_when(options: argparse.Namespace) -> None:
             raise InputError("judge-model: missing, expected a model of an OpenAI-compatible server")
         endpoint.client()  # refuse a missing key before logs are rewritten
     loaded = generate.loaded_for(options.model or SHIPPED, options.device)
-    shared = ("seed", "temperature", "top_p", "prompt_tokens", "batch")
+    shared = ("seed", "temperature", "top_p", "prompt_tokens", "batch", "continues")
     restoring = restore.Options(
         subsets=tuple(dict.fromkeys(options.subset)),
         logs=QUICK["records"] if options.quick and options.records is None else options.records,

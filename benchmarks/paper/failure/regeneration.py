@@ -2,8 +2,9 @@
 
 The logs of Who&When are another model's text and carry no mark; the paper does not say how its marked logs
 were made. Here the turns are rewritten in order: the model gets the rewritten conversation so far, the
-original turn and the name of the agent, and writes the turn in other words. Tool output, human turns and
-empty turns stay as they are, unmarked. Every agent has one key in all logs.
+original turn and the name of the agent, and writes the turn in other words. With `continues` it does not get
+the original turn, and goes on by itself. Tool output, human turns and empty turns stay as they are, unmarked.
+Every agent has one key in all logs.
 
 *Length.* The shipped model is stopped after as many tokens as the original has. Other models end their turns
 between 90 and 110 % of it. A long turn is written in parts of at most `Rewriting.part_tokens` tokens; a part
@@ -57,6 +58,7 @@ class Rewriting(logs.Made):
     part_tokens: int = LONG["part_tokens"]
     prompt_tokens: int = LONG["prompt_tokens"]
     exact: bool = False  # turns have as many tokens as the original
+    continues: bool = False  # the model does not see the original turn
     strength: float | None = None  # κ of "fourier" and "raw", else None
     profile: str = ""  # digest of the reader's parameters other than keys
     model_name: str = ""  # path or id of the model; not part of the digest
@@ -202,16 +204,20 @@ class _Draft:
         number, name = len(self.turns), self.turn.name
         written = self.tokenizer.decode(self.ids[-_TAIL:])
         so_far = JOINER.join(f"{turn.name}: {turn.content}" for turn in self.turns)
-        request = (
-            "Write this turn again in other words: the same facts, the same decisions, the same code where"
-            f" there is code, in about {self._lengths[1] // self.parts} tokens. Write the turn and"
-            " nothing else."
-        )
+        size, parts = self._lengths[1] // self.parts, [Part("The conversation so far:", so_far)]
+        if self.rewriting.continues:
+            request = f"Write your next turn, in about {size} tokens. Write the turn and nothing else."
+        else:
+            parts.append(Part("Your turn as it was:", original))
+            request = (
+                "Write this turn again in other words: the same facts, the same decisions, the same code"
+                f" where there is code, in about {size} tokens. Write the turn and nothing else."
+            )
         if written:
             request += f" Its beginning is written already; go on right behind these words: {written}"
         return Prompt(
             f"You are {name}, one of several agents that work on one task.",
-            (Part("The conversation so far:", so_far), Part("Your turn as it was:", original)),
+            tuple(parts),
             request,
             # The number gives each turn a new first context.
             f"{name}\n\nTurn {number + 1}:" + (f" {written}" if written else ""),

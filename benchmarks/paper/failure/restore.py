@@ -46,6 +46,7 @@ class Options:
     top_p: float = 1.0
     prompt_tokens: int | None = None
     batch: int = 128  # parts that are sampled together
+    continues: bool = False  # the model goes on by itself, without the original turn
 
 
 def run(
@@ -89,6 +90,7 @@ def run(
         note=results.note(
             pathlib.Path(__file__).with_name("restore_note.md"),
             model=loaded.name,
+            wrote="wrote" if options.continues else "rewrote",
             temperature=options.temperature,
             top_p=options.top_p,
             level=LEVEL,
@@ -125,7 +127,7 @@ def rewritten(
     options: Options,
     folder: pathlib.Path,
 ) -> tuple[list[Trajectory], Registry]:
-    shared = ("temperature", "top_p", "seed", "prompt_tokens")
+    shared = ("temperature", "top_p", "seed", "prompt_tokens", "continues")
     fields: dict[str, Any] = {name: getattr(options, name) for name in shared}
     rewriting = rewriting_of(loaded, subset, mark=mark, **fields)
     author = ModelAuthor(loaded, rewriting.sampling, batch=options.batch)

@@ -102,6 +102,15 @@ def test_prompt_of_a_turn_holds_the_conversation_and_the_turn(loaded, tmp_path):
     assert len(cut) <= 257  # 256, and the start token
 
 
+def test_a_model_that_continues_does_not_see_the_turn(loaded: Loaded, tmp_path: pathlib.Path) -> None:
+    continuing = rewriting_of(loaded, "Algorithm-Generated", continues=True)
+    _, scribe = rewritten(loaded, tmp_path, [trajectory(TURNS)], continuing)
+    prompts = [row.prompt for batch in scribe.asked for row, _ in batch]
+    assert not any(TURNS[0][1] in prompt.plain or "number 3 is even" in prompt.plain for prompt in prompts)
+    assert all("Write your next turn, in about " in prompt.request for prompt in prompts)
+    assert "Computer_terminal: exitcode: 0" in prompts[1].plain
+
+
 @pytest.mark.parametrize("exact", [True, False])
 def test_lengths_stay_within_a_tenth(loaded: Loaded, tmp_path: pathlib.Path, exact: bool) -> None:
     rewriting = Rewriting("Algorithm-Generated", "gumbel", "", part_tokens=40, prompt_tokens=128, exact=exact)
