@@ -16,8 +16,9 @@ from typing import Any
 
 from benchmarks.accuracy.promises import promises
 from benchmarks.paper.experiments import table1
+from benchmarks.paper.experiments.table1 import NEW, TITLES, UNATTRIBUTED
 from benchmarks.paper.quoted import TABLE1
-from benchmarks.paper.reading.scoring import FIGURES
+from benchmarks.paper.reading.scoring import SHOWN
 from benchmarks.recording import number, table
 from benchmarks.security import framing
 from benchmarks.speed.showing import UNREAD, bulk
@@ -25,14 +26,8 @@ from iet.audit.calibration import tokens_needed
 
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-FEWEST_RECORDS = 48
-"""A setting, for a run of Table 1 to be shown."""
-METHODS = (
-    *("HMM / Viterbi", "Recursive", "Semantic-BoW", "TextTiling", "Unigram, cusum", "Unigram, posterior"),
-    *("KGW, cusum", "KGW, posterior", "IET raw, cusum (tuned)", "IET raw, posterior"),
-    *("IET fourier, cusum", "IET fourier, posterior", "IET gumbel, cusum", "IET gumbel, posterior"),
-)
-"""Methods of Table 1 that are shown."""
+_PAIRED = ("token_accuracy", NEW, "iou", "edge_similarity")
+"""Figures of Table 1 in the order in which they are shown."""
 
 FORGER_TOKENS = 10_000
 """Published tokens of the attacks in the table for auditors."""
@@ -118,37 +113,49 @@ def null(results: pathlib.Path) -> str:
 
 
 def paper(results: pathlib.Path) -> str:
-    """Return Table 1 of the runs in `results`/paper and of the paper, as means over the settings."""
-    runs = [(path, _content(path.parent, path.stem)) for path in sorted(results.glob("paper/*/table1.json"))]
-    runs = [run for run in runs if run[1]["configuration"]["records"] >= FEWEST_RECORDS]
-    if not runs:
-        return f"(No run of {FEWEST_RECORDS} records a setting is in benchmarks/results/paper yet.)"
-    runs.sort(key=lambda run: float(run[1]["logs"]["entropy"]))
-    names = [_run_name(run["configuration"]) for _, run in runs]
+    """Return Table 1 of the runs in `results`/paper/smollm2 and of the paper, as means over the settings."""
+    paths = sorted(results.glob("paper/smollm2/*/table1.json"))
+    runs = [_content(path.parent, path.stem) for path in paths]
+    names = [_run_name(run["configuration"]) for run in runs]
+    heads = ["method", "the paper", *(f"{n}, {part}" for n in names for part in ("all turns", "unforced"))]
     rows = []
     for method in table1.METHODS:
-        if method.name not in METHODS:
-            continue
         quoted = TABLE1.get(method.quoted or "", {})
-        cells = [_triple([quoted.get(figure, ()) for figure in table1.PAIRED])]
-        cells += [
-            _triple([_means(run, method.name, FIGURES[figure]) for figure in table1.PAIRED])
-            for _, run in runs
-        ]
+        cells = [_triple([quoted.get(figure, ()) for figure in SHOWN])]
+        for run in runs:
+            right, new, *others = ([*_means(run, method.name, TITLES[name])] for name in _PAIRED)
+            of_new = f" ({_mean(new):.2f})" if new else ""
+            cells.append(f"{_mean(right):.2f}{of_new} · {_triple(others)}" if right else "")
+            unforced = [_free(run, method.name, name) for name in UNATTRIBUTED]
+            cells.append(" · ".join(f"{_mean(values):.2f}" for values in unforced if values))
         if any(cells[1:]):
             rows.append([method.name, *cells])
-    columns = [f"{n} ({run['logs']['entropy']:.2f} nats)" for n, (_, run) in zip(names, runs, strict=True)]
-    links = ", ".join(
-        f"[{name}]({path.with_suffix('.md').relative_to(path.parents[4]).as_posix()})"
-        for name, (path, _) in zip(names, runs, strict=True)
+    texts = "; ".join(f"{n}: {_texts(run)}" for n, run in zip(names, runs, strict=True))
+    links = ", ".join(_link(path.relative_to(results).with_suffix("").as_posix()) for path in paths)
+    return f"{table(heads, rows)}\n\nTexts: {texts}. All figures: {links}."
+
+
+def _texts(run: Mapping[str, Any]) -> str:
+    """Return what the texts of a run are like."""
+    marks = [mark for mark in run["texts"] if mark in ("fourier", "gumbel")]
+    of = [cell for mark in marks for cell in run["texts"][mark].values()]
+    nats, repeated, turn = (_mean([cell[name] for cell in of]) for name in ("entropy", "repeated", "turn"))
+    records, settings = run["configuration"]["records"], len(run["texts"][marks[0]])
+    return (
+        f"{settings} settings of {records} records, {nats:.1f} nats a token, turns of {turn:.0f} tokens,"
+        f" {repeated:.0%} of the tokens repeat earlier ones"
     )
-    heads = ("TokenAcc · IoU · EdgeSim", "the paper", *columns)
-    return f"{table(heads, rows)}\n\nAll methods and paired differences: {links}."
 
 
 def _run_name(configuration: Mapping[str, Any]) -> str:
-    top_p = float(configuration["top_p"])
-    return f"T = {configuration['temperature']:g}" + (f", top-p {top_p:g}" if top_p < 1 else "")
+    penalty = float(configuration["repetition_penalty"])
+    name = f"T = {configuration['temperature']:g}"
+    return name + (f", penalty {penalty:g}" if penalty != 1 else "")
+
+
+def _free(run: Mapping[str, Any], method: str, figure: str) -> list[float]:
+    rows = (row for row in run["free"] if (row["method"], row["figure"]) == (method, TITLES[figure]))
+    return [cell[0] for row in rows for cell in row.values() if isinstance(cell, list)]
 
 
 def _means(run: Mapping[str, Any], method: str, figure: str) -> list[float]:
@@ -164,7 +171,7 @@ def _triple(series: Sequence[Sequence[float]]) -> str:
     """Return the mean of each series, or nothing if all are empty."""
     if not any(map(len, series)):
         return ""
-    return " · ".join(f"{_mean(values):.3f}" if len(values) else "-" for values in series)
+    return " · ".join(f"{_mean(values):.2f}" if len(values) else "-" for values in series)
 
 
 _FIGURES = ("posterior/token_accuracy", "posterior/coverage", "posterior/there")

@@ -153,7 +153,10 @@ def fingerprint(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=32).hexdigest()
 
 
-_EXISTS = "it exists, and its keys would be lost; iet keys add adds to it, or choose another path"
+_EXISTS = (
+    "it exists, and its keys would be lost; expected another path (iet keys add adds to a registry, iet keys"
+    " export --replace renews an export)"
+)
 
 
 def replace(path: pathlib.Path, data: Secret, expected: str | None) -> str:

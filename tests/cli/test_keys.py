@@ -203,7 +203,7 @@ def test_invalid_schemes_and_tokenizers_are_rejected(
     assert "--vocab-size: got 399, expected at least 400" in run_iet(3, *init, "--vocab-size", "399")
     assert not (tmp_path / "new.json").exists()
     assert run(*init, "--vocab-size", "512") == 0
-    assert "iet keys add adds to it" in run_iet(3, *init)
+    assert "iet keys add adds to a registry" in run_iet(3, *init)
     assert run("keys", "add", "planner", "-r", tmp_path / "new.json") == 0
     assert "iet keys rotate gives it a new key" in run_iet(
         3, "keys", "add", "planner", "-r", tmp_path / "new.json"
