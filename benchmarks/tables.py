@@ -14,15 +14,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.accuracy.promises import promises
 from benchmarks.paper.experiments import table1
 from benchmarks.paper.experiments.table1 import NEW, TITLES, UNATTRIBUTED
 from benchmarks.paper.quoted import TABLE1
 from benchmarks.paper.reading.scoring import SHOWN
 from benchmarks.recording import number, table
-from benchmarks.security import framing
-from benchmarks.speed.showing import UNREAD, bulk
-from iet.audit.calibration import tokens_needed
+from benchmarks.speed.showing import UNREAD
 
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -32,84 +29,33 @@ _PAIRED = ("token_accuracy", NEW, "iou", "edge_similarity")
 FORGER_TOKENS = 10_000
 """Published tokens of the attacks in the table for auditors."""
 
-AGENTS = 6
-"""Agents of the texts of which the accuracy is shown."""
 
-
-def _link(name: str) -> str:
-    return f"[benchmarks/results/{name}.md](benchmarks/results/{name}.md)"
+def _link(name: str, words: str | None = None) -> str:
+    return f"[{words or f'benchmarks/results/{name}.md'}](benchmarks/results/{name}.md)"
 
 
 def power(results: pathlib.Path) -> str:
-    """Return how many tokens of one agent a finding takes: series over the sizes of registries."""
-    content = _content(results, "power")
-    rows = sorted(filter(_usual, content["simulated"]), key=lambda row: float(row["entropy"]))
-    first = rows[0]
-    sizes = " · ".join(f"{int(keys):,}" for keys in first["tokens"])
-    parts = [
-        f"Tokens that an agent must write to be found in {first['share']:.0%} of texts at level"
-        f" {first['level']:g}, if the registry holds {sizes} agents (`iet calibrate --power`):",
-        _pivot("nats per token", {(_scheme(row), f"{row['entropy']:g}"): _needed(row) for row in rows}),
-    ]
-    if content["real"]:
-        cells = {
-            (f"{row['model']} model, T = {row['temperature']:g}", _scheme(row)): f"{_needed(row)}"
-            f" ({row['entropy']:.1f} nats)"
-            for row in content["real"]
-        }
-        caption = f"The same in generated texts, {_link('power')}:"
-        parts += [caption, _pivot("text", cells)]
-    return "\n\n".join(parts)
-
-
-def _pivot(corner: str, cells: Mapping[tuple[str, str], str]) -> str:
-    """Return a table of cells by (first cell of their row, heading)."""
-    names, heads = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
-    rows = [[name, *(cells.get((name, head), "") for head in heads)] for name in names]
-    return table((corner, *heads), rows)
-
-
-def _usual(row: Mapping[str, Any]) -> bool:
-    """Return whether the row has the default strength of its family."""
-    return bool(row["family"] == "gumbel" or row["kappa"] == 0.8)
-
-
-def _scheme(row: Mapping[str, Any]) -> str:
-    return str(row["family"]) if row["family"] == "gumbel" else f"{row['family']}, κ {row['kappa']:g}"
-
-
-def _needed(row: Mapping[str, Any]) -> str:
-    """Return the series of one row, shorter where its end says nothing more."""
-    needed = [tokens_needed(count, row["most"]) for count in row["tokens"].values()]
-    return needed[0] if len(set(needed)) == 1 else " · ".join(needed)
-
-
-def accuracy(results: pathlib.Path) -> str:
-    """Return the accuracy of the decoders by text and length of turns, with `AGENTS` agents."""
-    content = _content(results, "decoders")
-    cells = [result for result in content["cells"] if result["cell"]["agents"] == AGENTS]
-    lengths = sorted({result["cell"]["turn_tokens"] for result in cells})
-    rows = [[_cell(group[0]), *(_series(group, name) for name in _FIGURES)] for group in _by_cell(cells)]
-    return "\n\n".join(
-        [
-            "TokenAcc of `posterior` in forced choice; then the share of tokens that it attributes unforced,"
-            f" at level 0.01, and how much of it is right. {AGENTS} agents, turns of"
-            f" {' · '.join(map(str, lengths))} tokens, {_link('decoders')}:",
-            table(("text (nats per token)", "TokenAcc", "attributed", "right"), rows),
-        ]
-    )
-
-
-def null(results: pathlib.Path) -> str:
-    """Return how often keys without a part in a text are found in it."""
-    content = _content(results, "null")["null"]
-    levels = list(content["all"]["levels"])
-    rows = [
-        [name, f"{group['texts']:,}", *map(_rate, group["levels"].values())]
-        for name, group in content.items()
-    ]
-    heads = ("text", "texts", *(f"at level {float(level):g}" for level in levels))
-    return f"{table(heads, rows)}\n\nEach text is read under many drawn registries: {_link('null')}."
+    """Return how many tokens a finding takes in generated texts, alone and with the writer's model."""
+    paths = sorted(results.glob("paper/smollm2/*/power.json"))
+    rows, heads, caption = [], list[str](), ""
+    for path in paths:
+        content = _content(path.parent, path.stem)
+        sizes, short = content["keys"], f"found in {content['short']} tokens"
+        by_mark: dict[str, list[Mapping[str, Any]]] = {}
+        for row in content["table"]:
+            by_mark.setdefault(row["mark"], []).append(row)
+        for mark, of in by_mark.items():
+            names = [name for name in of[0] if name.startswith("tokens, ")]
+            needed = [" · ".join(str(row[name]) for name in names) for row in of]
+            cells = [_run_name(content["configuration"]), mark, of[0]["nats a token"], *needed]
+            rows.append([*cells, of[0][short]])
+            heads = ["text", "mark", "nats a token", *(row["read"] for row in of), f"{short}, alone"]
+        caption = (
+            f"Tokens of an agent after which it is found in {content['share']:.0%} of texts at level"
+            f" {content['level']:g}, among {' · '.join(f'{keys:,}' for keys in sizes)} agents:"
+        )
+    links = ", ".join(_link(path.relative_to(results).with_suffix("").as_posix()) for path in paths)
+    return f"{caption}\n\n{table(heads, rows)}\n\nMeasured: {links}."
 
 
 def paper(results: pathlib.Path) -> str:
@@ -174,42 +120,18 @@ def _triple(series: Sequence[Sequence[float]]) -> str:
     return " · ".join(f"{_mean(values):.2f}" if len(values) else "-" for values in series)
 
 
-_FIGURES = ("posterior/token_accuracy", "posterior/coverage", "posterior/there")
-
-
 def _content(results: pathlib.Path, name: str) -> Any:
     return json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
-
-
-def _by_cell(cells: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Return the cells that differ in the length of turns only, together and by it."""
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for result in sorted(cells, key=lambda result: result["cell"]["turn_tokens"]):
-        cell = result["cell"]
-        key = tuple(cell[field] for field in ("model", "family", "temperature", "agents"))
-        groups.setdefault(key, []).append(result)
-    return [groups[key] for key in sorted(groups, key=lambda k: (k[0] != "shipped", k[1], -k[2], k[3]))]
-
-
-def _cell(result: Mapping[str, Any]) -> str:
-    cell = result["cell"]
-    nats = f"{result['entropy_nats']:.2f}"
-    return f"{cell['model']} model, {cell['family']}, T = {cell['temperature']:g} ({nats})"
-
-
-def _series(cells: Sequence[Mapping[str, Any]], name: str) -> str:
-    figures = [result["figures"].get(name) for result in cells]
-    return " · ".join("-" if figure is None else f"{figure[0]:.2f}" for figure in figures)
 
 
 def _rate(level: Mapping[str, float]) -> str:
     return f"{level['found']:.2g} ({level['low']:.2g} to {level['high']:.2g})"
 
 
-def summary(results: pathlib.Path) -> str:
-    """Return the few figures that answer most questions, each with a link to its result."""
-    speeds, rates = ("embed", "generate", "score", "audit", "bulk"), ("null", "decoders")
-    contents = {name: _content(results, name) for name in (*speeds, *rates, "on_gpu")}
+def speed(results: pathlib.Path) -> str:
+    """Return what each operation costs over its floor, with a link to its result."""
+    speeds = ("embed", "generate", "score", "audit", "bulk", "service", "server", "start")
+    contents = {name: _content(results, name) for name in (*speeds, "on_gpu")}
     rows: list[list[str]] = []
 
     def row(name: str, label: str, value: str) -> None:
@@ -262,18 +184,22 @@ def summary(results: pathlib.Path) -> str:
         " `posterior`, `cusum`; two workers over one",
         f"{', '.join(bulk_ratios)}; {two}",
     )
-    group = contents["null"]["null"]["all"]
-    caption = f"{group['texts']:,} texts without a mark of the registry: share with a finding at level 0.01"
-    row("null", caption, _rate(group["levels"]["0.01"]))
-
-    cell = {"model": "shipped", "agents": 6, "turn_tokens": 200}
-    cells_of = [record for record in contents["decoders"]["cells"] if cell.items() <= record["cell"].items()]
-    for family in dict.fromkeys(record["cell"]["family"] for record in cells_of):
-        of = [record for record in cells_of if record["cell"]["family"] == family]
-        entropies = ", ".join(f"{record['entropy_nats']:.1f}" for record in of)
-        right = ", ".join(f"{record['figures']['posterior/token_accuracy'][0]:.3f}" for record in of)
-        caption = f"tokens with the right agent, forced choice, turns of 200 tokens of six agents, `{family}`"
-        row("decoders", f"{caption}, shipped model, at {entropies} nats a token", right)
+    requests = {record["what"]: record for record in contents["service"]["results"]}
+    one = requests["one worker, one client"]
+    row(
+        "service",
+        "`iet serve`, one client and worker: processor time of a request of 1,000 tokens, over an `Auditor`",
+        f"{one['processor_ms']['median'] / requests['bare Auditor']['processor_ms']['median']:.2f} x",
+    )
+    served = [result("server", "SmolLM2", f)["over"]["unmarked"] for f in ("fourier", "gumbel")]
+    caption = "a token of SmolLM2 on vLLM's server on a CPU, 8 requests at once, over an unmarked one"
+    row("server", f"{caption}: `fourier`, `gumbel`", ", ".join(map(_times, served)))
+    started = result("start", "processor", "audit, posterior")["over"]["import numpy, tokenizers"]
+    row(
+        "start",
+        "`iet audit` of a page in a fresh process, over importing numpy and tokenizers",
+        _times(started),
+    )
     processors = dict.fromkeys(contents[name]["environment"]["processor"] for name in speeds)
     return "\n\n".join([table(("what", "measured"), rows), f"Speeds: {'; '.join(processors)}."])
 
@@ -281,37 +207,46 @@ def summary(results: pathlib.Path) -> str:
 def auditor(results: pathlib.Path) -> str:
     """Return the error rates that an auditor asks for, with their regimes and intervals."""
     null_levels = _content(results, "null")["null"]["all"]
-    regimes = _content(results, "promises")["regimes"]
     rates = ", ".join(_rate(null_levels["levels"][level]) for level in ("0.01", "0.001"))
     caption = "unmarked or foreign text: an agent is found at level 0.01, 0.001"
-    rows = [[caption, f"{rates} of {null_levels['texts']:,} texts"]]
-    named = {}
-    for family in ("gumbel", "fourier"):
+    rows = [[caption, f"{rates} of {null_levels['texts']:,} texts"], *_of_marked_text(results)]
+    links = ", ".join(_link(name, name) for name in ("null", "promises", "security"))
+    return f"{table(('event', 'measured'), rows)}\n\nMeasured: {links}."
+
+
+def errors(results: pathlib.Path) -> str:
+    """Return how often an agent is named that should not be: by kind of text."""
+    rows = []
+    for name, group in _content(results, "null")["null"].items():
+        rates = ", ".join(_rate(level) for level in group["levels"].values())
+        rows.append(
+            [f"{name}: an agent is found at level 0.01, 0.001, 0.0001", f"{rates} of {group['texts']:,}"]
+        )
+    links = ", ".join(_link(name, name) for name in ("null", "promises", "security"))
+    return f"{table(('event', 'measured'), [*rows, *_of_marked_text(results)])}\n\nMeasured: {links}."
+
+
+def _of_marked_text(results: pathlib.Path) -> list[list[str]]:
+    """Return how often segments are wrong, and how much is named, by family; and what forgeries reach."""
+    regimes, rows, named = _content(results, "promises")["regimes"], list[list[str]](), list[str]()
+    families = ("gumbel", "fourier")
+    for family in families:
         figures = {name: of[family]["0.01"] for name, of in regimes.items()}
         total = sum(figure["segments"] for figure in figures.values())
         worst = max(figures, key=lambda name: float(figures[name]["false"][0]))
         share, low, high = figures[worst]["false"]
         without = sum(round(figure["false"][0] * figure["segments"]) for figure in figures.values())
-        named[f"`{family}`"] = f"{figures['turns of 200']['named'][0]:.2f}"
-        rows.append(
-            [
-                f"`{family}`: attributed segments without a token of the named agent",
-                f"{without} of {total:,}; most in {worst!r}: {share:.2g} ({low:.2g} to {high:.2g})",
-            ]
-        )
-    caption = f"turns of 200 tokens: share of the agents' text that is named, {', '.join(named)}"
-    rows.append([caption, ", ".join(named.values())])
+        named.append(f"{figures['turns of 200']['named'][0]:.2f}")
+        caption = f"`{family}`: attributed segments without a token of the named agent"
+        most = f"most in {worst!r}: {share:.2g} ({low:.2g} to {high:.2g})"
+        rows.append([caption, f"{without} of {total:,}; {most}"])
+    of = ", ".join(f"`{family}`" for family in families)
+    rows.append([f"turns of 200 tokens: share of the agents' text that is named, {of}", ", ".join(named)])
     attacks = [row for row in _content(results, "security")["rows"] if row["seen"] == FORGER_TOKENS]
     tries = sum(row["tries"] for row in attacks)
     forged = [sum(row["successes"][name] for row in attacks) for name in ("without", "with")]
-    rows.append(
-        [
-            f"forged from {FORGER_TOKENS:,} published tokens: attributed, without and with an index",
-            f"{forged[0]:.0f} and {forged[1]:.0f} of {tries}",
-        ]
-    )
-    links = ", ".join(f"[{name}](benchmarks/results/{name}.md)" for name in ("null", "promises", "security"))
-    return f"{table(('event', 'measured'), rows)}\n\nMeasured: {links}."
+    caption = f"forged from {FORGER_TOKENS:,} published tokens: attributed, without and with an index"
+    return [*rows, [caption, f"{forged[0]:.0f} and {forged[1]:.0f} of {tries}"]]
 
 
 def _times(ratio: Mapping[str, float]) -> str:
@@ -319,9 +254,7 @@ def _times(ratio: Mapping[str, float]) -> str:
 
 
 TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {
-    "docs/reference/numbers.md": {
-        f.__name__: f for f in (summary, power, accuracy, null, promises, framing.framing, bulk, paper)
-    },
+    "docs/reference/numbers.md": {f.__name__: f for f in (paper, power, errors, speed)},
     "docs/concepts/guarantees.md": {"auditor": auditor},
 }
 """File -> its tables, by the name in their markers."""

@@ -57,7 +57,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "`seed`": {"seed": 7},
     "log-probabilities": {"logprobs": 2},
     "structured output": {"structured_outputs": {"regex": "[ -~]{2000}"}},
-    "temperature 0": {"temperature": 0.0},
+    "temperature 0": {"temperature": 0.0, "repetition_penalty": 1.2},
     "`top_k` 1": {"top_k": 1},
     "`top_p` 1e-5": {"top_p": 1e-5},
     "beam search": BEAMS,

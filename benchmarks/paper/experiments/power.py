@@ -66,7 +66,7 @@ def power(study: Study, settings: Sequence[tuple[str, int]] = (("chain", 4),)) -
         for reader, with_model in zip(READERS, (None, model), strict=True):
             texts: list[dict[str, Any]] = [
                 {"mark": mark, "reader": reader, "record": log.record, "agent": agent, "log_p": values}
-                for log in results.with_progress(logs, "log")
+                for log in results.with_progress(logs, f"log, {mark}, {reader}")
                 for agent in range(log.setting.agents)
                 if (values := _log_p(study, log, agent, with_model))
             ]
@@ -79,7 +79,8 @@ def power(study: Study, settings: Sequence[tuple[str, int]] = (("chain", 4),)) -
             cells.append([mark, reader, entropy, *needed, shares, len(texts)])
             shown[f"{mark}, {reader}"] = found[6]
     note = f" Level {LEVEL:g}; found in {SHARE:.0%} of at least {FEWEST_TEXTS} texts of that length."
-    study.write("power", header, cells, all_logs, rows, note=note)
+    regime = {"level": LEVEL, "share": SHARE, "keys": list(KEYS), "short": SHORT}
+    study.write("power", header, cells, all_logs, rows, note=note, **regime)
     plots.sweep(
         *(study.out / "power", LENGTHS, shown),
         xlabel="tokens of an agent",
