@@ -62,19 +62,4 @@ def test_the_documentation_stays_within_its_budget_of_words() -> None:
     words = {page: len(page.read_text(encoding="utf-8").split()) for page in PAGES}
     documentation = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
     assert sum(words[page] for page in documentation) <= 30_000
-    assert words[ROOT / "docs/reference/numbers.md"] <= 3_500
-
-
-def test_figures_of_tables_written_by_hand_are_in_the_linked_results() -> None:
-    """`python -m benchmarks.tables` writes the other tables."""
-    text = (ROOT / "docs/reference/numbers.md").read_text(encoding="utf-8")
-    sections = re.sub(r"<!-- (\w+) table -->.*?<!-- /\1 table -->", "", text, flags=re.DOTALL).split("\n## ")
-    figures = 0
-    for section in sections:
-        links = [link for link in LINK.findall(section) if "benchmarks/results/" in link]
-        results = " ".join((ROOT / "docs/reference" / link).read_text(encoding="utf-8") for link in links)
-        for row in re.findall(r"^\| .*", section, re.MULTILINE):
-            for figure in re.findall(r"\d\.\d{3,}", row):
-                assert figure in results, f"{figure} in {section.splitlines()[0]}"
-                figures += 1
-    assert figures > 20
+    assert words[ROOT / "docs/reference/numbers.md"] <= 1_500

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import shutil
 
 import jsonschema
@@ -47,8 +48,15 @@ def test_check_fails_for_an_outdated_page_which_is_rewritten(
     )
     assert tables.main([]) == 0
     assert tables.main(["--check"]) == 0
-    assert "| all | 123,456 |" in numbers.read_text()
+    assert " of 123,456 |" in numbers.read_text()
     assert " of 123,456 texts |" in (tmp_path / "docs" / "concepts" / "guarantees.md").read_text()
+
+
+def test_readme_lists_every_result() -> None:
+    listed = re.findall(
+        r"^\| \[\w+\]\(results/(\w+)\.md\) \|", (ROOT / "benchmarks/README.md").read_text(), re.M
+    )
+    assert sorted(listed) == sorted(path.stem for path in tables.RESULTS.glob("*.md"))
 
 
 @pytest.mark.parametrize(
@@ -71,14 +79,14 @@ def test_links_hold_where_the_page_lies() -> None:
     assert "[all](../benchmarks/results/x.md)" in tables.replaced("docs/n.md", text, "t", tables_of)
 
 
-def test_first_table_shows_the_results(tmp_path: pathlib.Path) -> None:
+def test_table_of_speeds_shows_the_results(tmp_path: pathlib.Path) -> None:
     shutil.copytree(tables.RESULTS, tmp_path / "results")
-    old = tables.summary(tmp_path / "results")
+    old = tables.speed(tmp_path / "results")
     bulk = json.loads((tmp_path / "results/bulk.json").read_text())
     for result in bulk["results"]:
         if result["what"] == "audit, posterior":
             result["over_encode_batch"]["median"] = 7.125
     (tmp_path / "results/bulk.json").write_text(json.dumps(bulk))
-    (line,) = set(tables.summary(tmp_path / "results").splitlines()) - set(old.splitlines())
+    (line,) = set(tables.speed(tmp_path / "results").splitlines()) - set(old.splitlines())
     assert "7.12 x" in line
     assert "(benchmarks/results/bulk.md)" in line
