@@ -19,7 +19,7 @@ from benchmarks.paper.experiments.table1 import NEW, TITLES, UNATTRIBUTED
 from benchmarks.paper.quoted import TABLE1
 from benchmarks.paper.reading.scoring import SHOWN
 from benchmarks.recording import number, table
-from benchmarks.speed.showing import UNREAD
+from benchmarks.speed.bench_audit import UNREAD
 
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

@@ -337,28 +337,6 @@ def places(table: Mapping[str, Any], bounds: Sequence[Mapping[str, Any]]) -> lis
     return rows
 
 
-def evidence(results: pathlib.Path) -> str:
-    """Return the curve and its errors, for the page of numbers."""
-    content = _content(results / "curve.json")
-    head = {"nats of evidence a turn": "{nats}", **{name: f"{{{name}}}" for name in FAMILY_NAMES}}
-    off = [row for row in content["errors"] if row["figure"] == "token_accuracy"]
-    error_columns = {
-        **{"TokenAcc of cells held out": "{kind}", "family": "{family}", "cells": "{cells}"},
-        **{"mean error": "{mean:+.3f}", "mean size": "{size:.3f}", "from": "{lowest:+.3f}"},
-        **{"to": "{highest:+.3f}", "inside the interval": "{inside:.0%}"},
-    }
-    link = "[benchmarks/results/curve.md](benchmarks/results/curve.md)"
-    return "\n\n".join(
-        [
-            "TokenAcc · IoU · coverage of `posterior`, four agents; TokenAcc · IoU of a Bayes reader who"
-            f" knows the law of scores and of lengths ({link}, `{content['command']}`):",
-            columns(content["places"], {**head, "Bayes reader": "{bayes}"}),
-            content["papers"],
-            columns(off, error_columns),
-        ]
-    )
-
-
 def markdown(content: Mapping[str, Any]) -> str:
     """Return the curve, the errors, and every cell."""
     head = {"nats of evidence a turn": "{nats}", **{name: f"{{{name}}}" for name in FAMILY_NAMES}}

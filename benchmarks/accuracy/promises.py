@@ -21,7 +21,6 @@ texts for choosing the factor of `iet.audit.certainty.chance_factors` was chosen
 from __future__ import annotations
 
 import collections
-import json
 import math
 import pathlib
 import sys
@@ -43,9 +42,6 @@ from iet.report.result import AuditResult
 LEVELS = (0.05, 0.01, 0.001)
 EDGES = (0.0, 1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0)
 """Bins of `error`."""
-
-FEWEST_SHOWN = 100
-"""Attributed segments of a row in the docs."""
 
 ROUNDS = {"one turn in 8,000": 4}
 """Texts that are made of each one of a cell, where not one."""
@@ -256,26 +252,6 @@ def markdown(by_regime: Mapping[str, Any]) -> str:
         table(["error", "segments", "stated", "was so"], calibrated),
     ]
     return "\n\n".join(sections)
-
-
-def promises(results: pathlib.Path) -> str:
-    """Return the table for the docs: level 0.01, by regime and family, if enough are attributed."""
-    content = json.loads((results / "promises.json").read_text(encoding="utf-8"))
-    rows = [
-        {"regime": regime, "family": family, **figures["0.01"]}
-        for regime, of in content["regimes"].items()
-        for family, figures in of.items()
-        if figures["0.01"]["segments"] >= FEWEST_SHOWN
-    ]
-    formats = {
-        "text": "{regime}, {family}",
-        "segments": "{segments:,}",
-        "false": "{false[0]:.4f}",
-        "wrong, by tokens": "{wrong[0]:.4f}",
-        "named, by segments": "{named[0]:.2f}",
-        "by tokens": "{named[1]:.2f}",
-    }
-    return columns(rows, formats)
 
 
 def main() -> None:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import json
 import math
 import pathlib
 import random
@@ -234,28 +233,6 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
             columns(table_rows, honest),
         ]
     )
-
-
-def framing(results: pathlib.Path) -> str:
-    """Return the table for the docs."""
-    files = [results / "security.json", *sorted(results.glob("security_million*.json"))]
-    parts = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    all_rows = [row for part in parts for row in part["rows"]]
-    rows = [
-        {**row, **{name: row[name] or "not found" for name in ("tokens before", "tokens after")}}
-        for row in sorted(all_rows, key=lambda row: list(SCHEMES).index(row["scheme"]))
-    ]
-    formats = {
-        "marked with": "{scheme}",
-        "tokens published": "{seen:,}",
-        "forgeries attributed": "{without[0]:.0%}",
-        "with an index": "{with[0]:.0%}",
-        "honest text: pairs published before": "{published[0]:.0%}",
-        "tokens until found": "{tokens before}",
-        "with an index ": "{tokens after}",
-    }
-    links = ", ".join(f"[{f.stem}](benchmarks/results/{f.stem}.md)" for f in files)
-    return f"{columns(rows, formats)}\n\nMeasured: {links}."
 
 
 def main() -> None:

@@ -35,7 +35,6 @@ import tokenizers
 import iet
 from benchmarks import timing
 from benchmarks.recording import columns, command, environment, exit_code, parser, write
-from benchmarks.speed.showing import UNREAD
 from benchmarks.speed.texts import AGENTS, given_logs, marked_text, team
 from iet import kernels
 from iet.audit import plan
@@ -45,6 +44,8 @@ from iet.marks.tokenizer import DEMO_SOURCE, Tokenizer
 from iet.marks.word_cache import WordCache
 
 MANY_KEYS, MANY_TOKENS = 10_000, 4_096
+UNREAD = "audit, posterior, no word known"
+"""An audit by a tokenizer that has read nothing before."""
 
 
 def large_tokenizer(data: pathlib.Path) -> tokenizers.Tokenizer:

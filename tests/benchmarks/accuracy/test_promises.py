@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import re
 from collections.abc import Iterator
@@ -92,10 +91,6 @@ def test_counts_and_figures_of_small_texts(work: pathlib.Path, monkeypatch: pyte
     assert strong["share"]["stated"] == pytest.approx(strong["share"]["right"], abs=0.03)
     page = promises.markdown(regimes_measured)
     assert page.count("one turn in 8,000") == 8
-    (work / "promises.json").write_text(json.dumps({"regimes": regimes_measured}))
-    monkeypatch.setattr(promises, "FEWEST_SHOWN", 0)
-    table = promises.promises(work)
-    assert len(table.splitlines()) == 2 + 2 * len(SOME)
 
 
 def test_rates() -> None:
