@@ -147,16 +147,21 @@ def run(
     _write(study, methods, texts, all_logs, extra, endpoints)
 
 
-PROPERTIES = {"entropy": "nats a token", "repeated": "repeated share", "turn": "tokens a turn"}
+PROPERTIES = {
+    "entropy": "nats a token",
+    "repeated": "repeated share",
+    "turn": "tokens a turn",
+    "turn_of_token": "tokens of the turn of a token",
+}
 """Properties of texts, see `_properties`, and their names in tables."""
 
 
 def _properties(study: Study, logs: Sequence[Log]) -> dict[str, float]:
     """Return what a mark can work with in texts: means over logs of entropy, repetition and turns."""
     repeated = [float(_repeated(study, log).mean()) for log in logs]
-    figures = summary(logs)
-    turn = figures.tokens / figures.turns
-    return {"entropy": figures.entropy, "repeated": float(np.mean(repeated)), "turn": turn}
+    sizes = np.array([len(turn.ids) for log in logs for turn in log.turns], np.float64)
+    turns = {"turn": float(sizes.mean()), "turn_of_token": float((sizes**2).sum() / sizes.sum())}
+    return {"entropy": summary(logs).entropy, "repeated": float(np.mean(repeated)), **turns}
 
 
 def _repeated(study: Study, log: Log) -> NDArray[np.bool_]:
