@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iet.decoding.activity import evidence_blocks, log_activity
+from iet.decoding.answers import place_answers
 from iet.decoding.chain import posteriors, prior_of
 from iet.decoding.copies import concatenate, scatter, split_copies
 from iet.decoding.fit import (
@@ -284,6 +285,12 @@ def _decode_spans(
         loops.absorb_short_runs(
             of_span.posterior, of_span.null_posterior, options.min_segment, run_starts, of_span.labels
         )
+        if family is not None and family.name == "gumbel":
+            place_answers(
+                *(scores[inside], weight[inside], fitted.strengths, offsets),
+                options.min_segment,
+                of_span.labels,
+            )
         decoded.append(of_span)
     return decoded
 
