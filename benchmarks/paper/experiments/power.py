@@ -2,7 +2,8 @@
 
 The text of an agent is what it said in a log, turn after turn, and its first N tokens are audited under its
 key alone. An agent among K is found if that p-value, corrected for K keys, is at most `LEVEL`. The length
-that a finding needs is the smallest N at which it is found in `SHARE` of the texts that are so long.
+that a finding needs is the smallest N at which it is found in `SHARE` of the texts of at least N tokens. The
+p-values of `fourier` take no weights from a model, so both of its rows are equal.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ READERS = ("alone", "with the writer's model")
 
 
 class _Remembering(LanguageModel):
-    """Predicts the longest of texts that are prefixes of each other once: it must come first."""
+    """Predicts the longest of several texts once, which must come first and begin with the others."""
 
     _ids: Int64s = np.zeros(0, np.int64)
 
@@ -106,7 +107,7 @@ def _log_p(study: Study, log: Log, agent: int, model: LanguageModel | None) -> l
 
 
 def _found(log_p: Sequence[Sequence[float]], keys: int) -> list[Interval | None]:
-    """Return the share of texts of each length in which an agent among `keys` is found; None: too few."""
+    """Return how often an agent among `keys` is found at each length, as a share; None: too few texts."""
     bound = calibrate.log_p_of_one(LEVEL, keys)
     of_lengths = [[values[i] <= bound for values in log_p if i < len(values)] for i in range(len(LENGTHS))]
     return [interval(hits) if len(hits) >= FEWEST_TEXTS else None for hits in of_lengths]
