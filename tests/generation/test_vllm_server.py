@@ -64,6 +64,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 """Row of the guide's table -> fields of a request for a completion; "tools" are asked for in a chat."""
 
+GREEDY = ("temperature 0", "`top_k` 1", "`top_p` 1e-5")
 NOT_IN_V2 = ("`min_p`", "`logit_bias`", "`top_k`, `top_p`", "`top_k` 1", "`top_p` 1e-5", "structured output")
 """vLLM refuses the first two with drafts; its kernels of the others fail in Triton's interpreter."""
 
@@ -183,10 +184,16 @@ def test_the_guide_says_which_requests_are_marked(server: Server) -> None:
         if server.runner == "V2" and name in NOT_IN_V2:
             continue
         request = {"temperature": 1.0, "max_tokens": 16 if fields is BEAMS else 240, **fields}
-        answer = server.ask(TASK[:200], **request, **iet.agents.body("planner"))
-        found = answer.status == 200 and auditor.audit(answer.text).found == ("planner",)
-        assert answer.status in (200, 400), answer.text
-        measured[name] = "refused" if answer.status == 400 else "marked" if found else "unmarked"
+        # Greedy text goes in circles, depending on the key, so one text may hold little evidence.
+        starts = (0, 100, 200, 300) if name in GREEDY else (0,)
+        answers = [
+            server.ask(TASK[start : start + 200], **request, **iet.agents.body("planner")) for start in starts
+        ]
+        statuses = {answer.status for answer in answers}
+        assert statuses in ({200}, {400}), answers
+        text = "\n\n".join(answer.text for answer in answers)
+        found = statuses == {200} and auditor.audit(text).found == ("planner",)
+        measured[name] = "refused" if statuses == {400} else "marked" if found else "unmarked"
     if server.runner == "V1":
         said = _said_to_tools(server)
         measured["tools"] = "marked" if auditor.audit(said).found == ("planner",) else "unmarked"
