@@ -289,7 +289,8 @@ class LeftFree:
     """Mark all tokens but those that `iet.FreeTokens` leaves to the sampler."""
 
     def __init__(self, mark: Processor, seeds: Sequence[int], start: int) -> None:
-        self._mark, self._seeds, self._start = mark, np.array(seeds, np.int64), start
+        self._mark, self._start = mark, start
+        self._seeds = np.array(seeds, np.uint64).view(np.int64)
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         """Return the logits [B, >= V], marked in the rows whose next token is not free."""
