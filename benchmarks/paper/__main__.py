@@ -273,9 +273,9 @@ def _who_and_when(options: argparse.Namespace) -> None:
 def _quality(options: argparse.Namespace) -> None:
     values = {"seed": options.seed, "temperature": options.temperature, "top_p": options.top_p}
     values |= {"batch": options.batch, "problems": options.records, "prompt_tokens": options.prompt_tokens}
-    values |= {"seeds": options.seeds, "model_seeds": options.seeds}
+    values["seeds"] = 3 if options.seeds is None and options.model is not None else options.seeds
     values["turn_tokens"] = None if options.turn_tokens is None else tuple(options.turn_tokens)
-    quick = {"problems": 20, "seeds": 2, "model_seeds": 1} if options.quick else {}
+    quick = {"problems": 20, "seeds": 2} if options.quick else {}
     set_values = {name: value for name, value in values.items() if value is not None}
     if options.model is None:
         import torch

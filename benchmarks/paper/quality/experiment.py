@@ -3,8 +3,8 @@
 Each strategy solves the same problems clean and marked (fourier κ = 0.8, gumbel), with several seeds; a seed
 has its own draws and keys. The figure of a problem is the mean over seeds; differences are paired by
 problems, with 95 % bootstrap intervals. A second clean run with other draws shows differences by chance.
-The arithmetic model (`model/`) can only continue a question, so it takes part in Single and Majority.
-Reflection, Debate and GSM8K need an instruction model (`--model`) and are "not run" without one.
+The arithmetic model (`model/`) can only continue a question, so it takes part in Single and Majority. An
+instruction model (`--model`) takes part in all strategies, and in GSM8K too.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from benchmarks import recording, statistics
 from benchmarks.paper import marks, plots, results
 from benchmarks.paper.asking import Answers
 from benchmarks.paper.conversations.author import ModelAuthor, Row
+from benchmarks.paper.conversations.generate import loaded_for
 from benchmarks.paper.conversations.logs import Setting
 from benchmarks.paper.conversations.prompts import Prompt
 from benchmarks.paper.quality import strategies
@@ -34,7 +35,6 @@ from benchmarks.writing.models import Loaded, load
 from iet.marks.scheme import canonical_digest
 
 ARITHMETIC_MODEL = pathlib.Path(__file__).with_name("model")
-NOT_RUN = "not run"
 
 CLEAN = "clean"
 CONDITIONS: Mapping[str, tuple[str, int]] = {
@@ -52,12 +52,11 @@ SHORT: Mapping[str, Any] = {"turn_tokens": (1, 180), "prompt_tokens": 40}
 @dataclasses.dataclass(frozen=True)
 class Options:
     problems: int = COUNT  # of each task
-    seeds: int = 40  # runs of the arithmetic model over all problems
-    model_seeds: int = 3  # runs of an instruction model
+    seeds: int = 40  # runs over all problems
     seed: int = 0  # the first
     temperature: float = 1.0
     top_p: float = 1.0
-    turn_tokens: tuple[int, int] = (1, 512)  # fewest and most tokens of an answer; see also `SHORT`
+    turn_tokens: tuple[int, int] = (1, 512)  # fewest and most tokens of an answer
     prompt_tokens: int = 3072
     batch: int = 128  # answers that are sampled together
 
@@ -70,12 +69,8 @@ def spoken(problem: Problem, agent: int) -> Prompt:
 class Speaker:
     """Generates the answers of a model; answers on disk are not generated again."""
 
-    def __init__(
-        self, loaded: Loaded, options: Options, answers: Answers, lengths: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, loaded: Loaded, options: Options, answers: Answers) -> None:
         self.loaded, self.options, self._answers = loaded, options, answers
-        default = {"turn_tokens": options.turn_tokens, "prompt_tokens": options.prompt_tokens}
-        self._lengths: dict[str, Any] = {**default, **(lengths or {})}
 
     def setting(self, condition: str, number: int) -> Setting:
         """Return the setting of a run; `number` counts seeds from 0."""
@@ -89,7 +84,8 @@ class Speaker:
             rounds=strategies.ROUNDS,
             early_stop=False,
             **marks.made_by(self.loaded, CONDITIONS[condition][0]),
-            **self._lengths,
+            turn_tokens=self.options.turn_tokens,
+            prompt_tokens=self.options.prompt_tokens,
         )
 
     def say(self, calls: Sequence[Call], condition: str, number: int) -> list[str]:
@@ -170,45 +166,35 @@ def run(
 ) -> None:
     """Measure accuracy with and without marks; write table and figure. Generated texts are in `out / "logs"`.
 
-    `model` is an instruction model; what needs one is "not run" without it.
+    `model` is an instruction model; None: the arithmetic model, which takes part in what it can do.
     """
-    expressions, stories = arithmetic(options.problems), gsm8k(data, options.problems)
-    small = load(ARITHMETIC_MODEL)
-    instructed = None if model is None else load(model, device)
+    tasks: list[tuple[Problem, ...]] = [tuple(arithmetic(options.problems))]
+    names: tuple[str, ...] = tuple(STRATEGIES)
+    if model is None:
+        loaded, names, first = load(ARITHMETIC_MODEL), WITHOUT_INSTRUCTIONS, spoken
+        options = dataclasses.replace(options, **SHORT)
+    else:
+        loaded, first = loaded_for(model, device), strategies.first_prompt
+        tasks.append(tuple(gsm8k(data, options.problems)))
     configuration: dict[str, Any] = {
         "experiment": "quality",
         **dataclasses.asdict(options),
-        "arithmetic_model_digest": small.digest,
-        "model": None if instructed is None else instructed.name,
-        "model_digest": None if instructed is None else instructed.digest,
+        "model": loaded.name,
+        "model_digest": loaded.digest,
         "device": device,
-        "arithmetic": [p.expression for p in expressions],
-        "gsm8k_lines": [p.number for p in stories],
+        "problems_measured": {p[0].task: [problem.number for problem in p] for p in tasks},
     }
     if not overwrite:
         results.check_overwrite(out / "quality.json", configuration)
     answers = Answers(out / "logs" / "quality.jsonl")
-    header = ["task", "model", "strategy", "condition", "accuracy", "accuracy - clean", "no answer"]
+    header = ["task", "strategy", "condition", "accuracy", "accuracy - clean", "no answer"]
     cells: list[list[Cell]] = []
     rows: list[dict[str, Any]] = []
     panels: dict[str, dict[str, list[Interval | None]]] = {}
-    speaker = Speaker(small, options, answers, SHORT)
-    solved = solve(speaker, expressions, WITHOUT_INSTRUCTIONS, options.seeds, spoken)
-    parts: list[tuple[str, Sequence[Problem], Sequence[str], tuple[Figures, Figures]]] = [
-        ("arithmetic model", expressions, WITHOUT_INSTRUCTIONS, solved)
-    ]
-    for problems in (expressions, stories):
-        if instructed is None:
-            cells += [
-                [problems[0].task, "instruction model", name, "", *[NOT_RUN] * 3] for name in STRATEGIES
-            ]
-            continue
-        strategies_of = tuple(STRATEGIES)
-        solved = solve(Speaker(instructed, options, answers), problems, strategies_of, options.model_seeds)
-        parts.append((instructed.name, problems, strategies_of, solved))
-    for title, problems_asked, names, (right, missing) in parts:
-        task = problems_asked[0].task
-        series = panels.setdefault(f"{task}\n{title}", {})
+    speaker = Speaker(loaded, options, answers)
+    for problems in tasks:
+        right, missing = solve(speaker, problems, names, options.seeds, first)
+        task, series = problems[0].task, panels.setdefault(problems[0].task, {})
         for strategy, condition in ((strategy, condition) for strategy in names for condition in CONDITIONS):
             correct, none, clean = (
                 np.mean(figures[key, strategy], axis=0).tolist()
@@ -218,10 +204,10 @@ def run(
             if condition != CLEAN:
                 difference = interval = statistics.difference(correct, clean, options.seed)
                 series.setdefault(condition, []).append(interval)
-            cell = (task, title, strategy, condition)
+            cell = (task, strategy, condition)
             accuracy = statistics.interval(correct, options.seed)
             cells.append([*cell, accuracy, difference, float(np.mean(none))])
-            for problem, r, n in zip(problems_asked, correct, none, strict=True):
+            for problem, r, n in zip(problems, correct, none, strict=True):
                 rows.append(
                     {
                         **dict(zip(header, cell, strict=False)),
@@ -230,9 +216,11 @@ def run(
                         "none": n,
                     }
                 )
-    note = results.note(pathlib.Path(__file__).with_name("quality_note.md"), **dataclasses.asdict(options))
+    note = results.note(
+        pathlib.Path(__file__).with_name("quality_note.md"), model=loaded.name, **dataclasses.asdict(options)
+    )
     recording.write_table(
         out / "quality", header, cells, results.content(configuration), rows=rows, note=note
     )
-    names_of = {title: list(part[2]) for title, part in zip(panels, parts, strict=True)}
-    plots.error_bars(out / "quality", names_of, panels, ylabel="accuracy - clean")
+    strategies_of = {task: list(names) for task in panels}
+    plots.error_bars(out / "quality", strategies_of, panels, ylabel="accuracy - clean")

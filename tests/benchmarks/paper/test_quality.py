@@ -189,13 +189,13 @@ def test_votes_compare_numbers_by_value() -> None:
 def test_texts_are_determined_by_seed_and_key_and_cached(tmp_path: pathlib.Path, monkeypatch) -> None:
     calculator, answers = load(ARITHMETIC_MODEL), Answers(tmp_path / "answers.jsonl")
     calls = [Call(p, agent, 0, spoken(p, agent)) for p in arithmetic(2) for agent in range(AGENTS)]
-    speaker = Speaker(calculator, Options(), answers, SHORT)
+    speaker = Speaker(calculator, Options(**SHORT), answers)
     texts = {(name, number): speaker.say(calls, name, number) for name in CONDITIONS for number in range(2)}
     assert len({tuple(run_texts) for run_texts in texts.values()}) == len(texts)
     for run_texts in texts.values():
         assert len(set(run_texts)) == len(run_texts)  # agents and problems differ, also under gumbel
     monkeypatch.setattr(ModelAuthor, "generate", None)
-    second_speaker = Speaker(calculator, Options(seed=1), Answers(tmp_path / "answers.jsonl"), SHORT)
+    second_speaker = Speaker(calculator, Options(seed=1, **SHORT), Answers(tmp_path / "answers.jsonl"))
     assert second_speaker.say(calls, "gumbel", 0) == texts["gumbel", 1]
 
 
@@ -203,8 +203,7 @@ def test_command_measures_the_arithmetic_model(data, tmp_path, capsys):
     out = tmp_path / "out"
     arguments = ["quality", "--data", str(data), "--out", str(out), "--records", "3", "--seeds", "2"]
     assert command.main(arguments) == 0
-    markdown = (out / "quality.md").read_text(encoding="utf-8")
-    assert "| GSM8K | instruction model | Debate |  | not run | not run | not run |" in markdown
+    assert "GSM8K" not in (out / "quality.md").read_text(encoding="utf-8")
     rows = read_rows(out / "quality.json")
     assert len(rows) == len(experiment.WITHOUT_INSTRUCTIONS) * len(CONDITIONS) * 3
     clean = [row["right"] for row in rows if (row["strategy"], row["condition"]) == ("Single", "clean")]
