@@ -49,11 +49,8 @@ MEASURED = {"token_accuracy": "token_accuracy", "iou": "mean_iou", "coverage": "
 SHIPPED = "iet:demo"
 """Name of the shipped model in results."""
 
-CHECKS = "edge-walk"
-"""The protocol of the runs of Table 1 whose errors are not in the intervals."""
-
 LONG_TURNS = ("turns_512", "larger_512")
-"""Runs of Table 1 with turns of up to 512 tokens: of the shipped model, of the larger one."""
+"""Runs of Table 1 with turns of up to 512 tokens, of the shipped model and of a larger one: checks."""
 
 POINTS = 17  # of information against entropy
 PLACES = (0.3, 1, 3, 10, 30, 100, 300)  # nats, in the table
@@ -124,65 +121,54 @@ def grid(results: pathlib.Path, table: Mapping[str, Any]) -> list[Cell]:
             continue
         figures = {name: figures_of[f"posterior/{theirs}"][0] for name, theirs in MEASURED.items()}
         baselines = {name: figures_of[f"{name}/token_accuracy"][0] for name in ("oracle", "window", "cusum")}
+        points = table["information"]["entropy"]
+        if not points[0] <= row["entropy_nats"] <= points[-1]:
+            continue
         run = f"{cell_of['model']} model, T = {cell_of['temperature']:g}"
         nats = tokens * power_curves.information(table, family, row["entropy_nats"])
-        at = (run, "grid", family, cell_of["agents"], row["entropy_nats"], tokens, nats)
+        kind = "grid" if cell_of["model"] == "shipped" else "checks"
+        at = (run, kind, family, cell_of["agents"], row["entropy_nats"], tokens, nats)
         cells.append(Cell(*at, figures, baselines))
     return cells
 
 
 def conversations(results: pathlib.Path, table: Mapping[str, Any]) -> list[Cell]:
-    """Return the cells of Table 1 whose entropy and turns the table covers, a setting and family each."""
+    """Return the cells of Table 1 whose entropy the table covers, a setting and family each."""
     cells: list[Cell] = []
-    for path in sorted(results.glob("paper/*/table1.json")):
+    for path in sorted(results.glob("paper/smollm2/*/table1.json")):
         run = _content(path)
-        if not run["configuration"]["quick"]:
-            settings = [name for name in run["free"][0] if name not in ("method", "figure")]
-            for setting in settings:
-                methods: dict[str, dict[str, list[float]]] = {}
-                for row in (*run["table"], *run["free"]):
-                    methods.setdefault(row["method"], {})[row["figure"]] = row[setting]
-                name, nats = f"{path.parent.name}, {setting}", run["logs"]["entropy"]
-                cells += _of_run(
-                    name,
-                    setting,
-                    dict.fromkeys(FAMILY_NAMES, nats),
-                    methods,
-                    run["configuration"],
-                    table,
-                )
-    paths = [path for name in LONG_TURNS if (path := results / "paper" / f"{name}.json").is_file()]
-    for run in [run for path in paths for run in _content(path)["runs"]]:
-        setting, model = run["settings"][0], "" if run["model"] == SHIPPED else f"{run['model']} model, "
-        name = f"{model}T = {run['temperature']:g}, {run['protocol']}, {setting}"
-        cells += _of_run(name, setting, run["entropy"], run["methods"], run, table)
+        for setting in run["texts"]["gumbel"]:
+            measured: dict[str, dict[str, list[float]]] = {}
+            for row in (*run["table"], *run["free"]):
+                measured.setdefault(row["method"], {})[row["figure"]] = row[setting]
+            for family in set(FAMILY_NAMES) & set(run["texts"]):
+                texts = run["texts"][family][setting]
+                at = (f"{path.parent.name}, {setting}", "conversations", family, int(setting.split()[-1]))
+                cells += _cell(at, texts["entropy"], texts["turn_of_token"], measured, table)
+    for run in [run for name in LONG_TURNS for run in _content(results / "paper" / f"{name}.json")["runs"]]:
+        setting, model = run["settings"][0], "shipped" if run["model"] == SHIPPED else run["model"]
+        name = f"{model} model, T = {run['temperature']:g}, {run['protocol']}, {setting}"
+        lengths = np.arange(run["turn_tokens"][0], run["turn_tokens"][1] + 1)
+        tokens = float((lengths**2).sum() / lengths.sum())
+        for family in FAMILY_NAMES:
+            at = (name, "checks", family, int(setting.split()[-1]))
+            cells += _cell(at, run["entropy"][family], tokens, run["methods"], table)
     return cells
 
 
-def _of_run(
-    name: str,
-    setting: str,
-    entropy: Mapping[str, float],
+def _cell(
+    at: tuple[str, str, str, int],
+    entropy: float,
+    tokens: float,
     methods: Mapping[str, Mapping[str, Sequence[float]]],
-    configuration: Mapping[str, Any],
     table: Mapping[str, Any],
 ) -> Iterator[Cell]:
-    points = table["information"]["entropy"]
-    kind = (
-        "conversations"
-        if (configuration["protocol"] != CHECKS and configuration["model"] == SHIPPED)
-        else "checks"
-    )
-    lengths = np.arange(configuration["turn_tokens"][0], configuration["turn_tokens"][1] + 1)
-    tokens = float((lengths**2).sum() / lengths.sum())
-    for family in FAMILY_NAMES:
-        measured = methods.get(f"IET {family}, posterior")
-        if measured is None or not points[0] <= entropy[family] <= points[-1]:
-            continue
-        figures = {ours: measured[theirs][0] for ours, theirs in power_curves.FIGURES.items()}
-        nats = tokens * power_curves.information(table, family, entropy[family])
-        cell_fields = (name, kind, family, int(setting.split()[-1]), entropy[family], tokens, nats)
-        yield Cell(*cell_fields, figures, {})
+    family, points = at[2], table["information"]["entropy"]
+    figures_of = methods.get(f"IET {family}, posterior")
+    if figures_of is not None and points[0] <= entropy <= points[-1]:
+        figures = {ours: figures_of[theirs][0] for ours, theirs in power_curves.FIGURES.items()}
+        nats = tokens * power_curves.information(table, family, entropy)
+        yield Cell(*at, entropy, tokens, nats, figures, {})
 
 
 def curves(cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -310,11 +296,13 @@ def crossing(table: Mapping[str, Any], family: str, agents: int, accuracy: float
 def compute(results: pathlib.Path) -> tuple[dict[str, Any], list[Cell], list[dict[str, Any]]]:
     """Return what the package holds, all cells, and how far off expectations were."""
     rows = [r for r in _content(results / "decoders.json")["cells"] if r["cell"]["family"] in FAMILY_NAMES]
-    table: dict[str, Any] = {"information": information_table([row["entropy_nats"] for row in rows])}
-    cells = grid(results, table)
+    fitted = [row["entropy_nats"] for row in rows if row["cell"]["model"] == "shipped"]
+    table: dict[str, Any] = {"information": information_table(fitted)}
+    everything = [*grid(results, table), *conversations(results, table)]
+    cells = [cell for cell in everything if cell.kind == "grid"]
+    later = [cell for cell in everything if cell.kind != "grid"]
     table["turn_tokens"] = [min(cell.tokens for cell in cells), max(cell.tokens for cell in cells)]
     table["curves"] = curves(cells)
-    later = conversations(results, table)
     off = residuals(cells, later, table)
     table["errors"] = errors(off)
     return table, [*cells, *later], off
