@@ -57,7 +57,10 @@ ACCEPTS = {
 """Option -> the experiments on MAMA that accept it."""
 
 PAIRS = ("en_fr", "fr_en", "en_zh", "zh_en")
-"""Translations for back-translation."""
+"""Translations for back-translation by models."""
+
+APERTIUM = {"en_es": "eng-spa", "es_en": "spa-eng"}
+"""Translations by Apertium -> its modes."""
 
 QUICK: Mapping[str, Any] = {"records": 4, "turn_tokens": (48, 144), "tuning": 2}
 """Defaults with `--quick`; lengths only for a model without a chat template."""
@@ -117,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--llm-temperature", type=_temperature, default=0.0, metavar="T", help="or none (default: 0)")
     for pair in PAIRS:
         add(f"--{pair.replace('_', '-')}", metavar="PATH_OR_ID", help="translation model of transformers")
+    add("--apertium", action="store_true", help="translate to Spanish and back by Apertium")
     add("--embedder", metavar="PATH_OR_ID", help="model of sentence-transformers for SemSim, or tf-idf")
     add("--presidio", action="store_true", help="redact also what presidio finds")
     return parser
@@ -233,7 +237,12 @@ def _arguments(
         inputs["pii"]["presidio"] = True
     if "transforms" in names:
         models = {pair: model for pair in PAIRS if (model := getattr(options, pair))}
-        translators = {pair: transforms.Translator(model) for pair, model in models.items()}
+        translators: dict[str, transforms.Translate] = {
+            pair: transforms.Translator(model) for pair, model in models.items()
+        }
+        if options.apertium:
+            translators |= {pair: transforms.Apertium(mode) for pair, mode in APERTIUM.items()}
+            models |= {pair: f"apertium {mode}" for pair, mode in APERTIUM.items()}
         arguments["transforms"]["translators"] = translators
         if options.embedder:
             arguments["transforms"]["embed"] = embedder(options.embedder)

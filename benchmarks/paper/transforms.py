@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -233,6 +235,21 @@ class Translator:
         return answers
 
 
+class Apertium:
+    """Translate sentences by the rules of Apertium, which installs without a model, e.g. "eng-spa"."""
+
+    def __init__(self, mode: str) -> None:
+        if shutil.which("apertium") is None:
+            raise BackendUnavailable("apertium: not found; apt-get install apertium apertium-eng-spa")
+        self._mode = mode
+
+    def __call__(self, sentences: list[str]) -> list[str]:
+        lines = "\n".join(" ".join(sentence.split()) for sentence in sentences)
+        command = ["apertium", "-u", self._mode]
+        translated = subprocess.run(command, input=lines, capture_output=True, text=True, check=True).stdout
+        return [" ".join(line.split()) for line in translated.rstrip("\n").split("\n")]
+
+
 @dataclasses.dataclass(frozen=True)
 class Transform:
     label: str  # as in the paper's table
@@ -258,7 +275,7 @@ TRANSFORMS: Mapping[str, Transform] = {
             "Structure-preserving rewriting",
             lambda log, _, context, code=code: back_translated(log, code, context.translators),  # type: ignore[misc]
         )
-        for code in ("fr", "zh")
+        for code in ("fr", "zh", "es")
     },
     "regeneration-10": Transform(
         "10% replaced",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from benchmarks.paper.reading.similarity import embedder, rouge_l, semantic_simi
 from benchmarks.paper.transforms import (
     MIN_CHANGED,
     TRANSFORMS,
+    Apertium,
     Context,
     Place,
     Translator,
@@ -94,6 +96,19 @@ def test_back_translates_sentences_within_turns(context):
     assert [agent for _, _, agent in text.spans] == [0, 1, 2, 0]
     with pytest.raises(BackendUnavailable, match="needs a model for en_zh, zh_en"):
         apply("backtranslation-zh", log, context)
+
+
+def test_apertium_translates_as_many_sentences_as_it_gets(monkeypatch):
+    with monkeypatch.context() as without:
+        without.setenv("PATH", "")
+        with pytest.raises(BackendUnavailable, match="apt-get install apertium"):
+            Apertium("eng-spa")
+    if shutil.which("apertium") is None:
+        pytest.skip("apertium is not installed")
+    first, second = Apertium("eng-spa")(["The cat sleeps.", "We wait\nfor the cat."])
+    assert "gato" in first
+    assert "gato" in second
+    assert "\n" not in second
 
 
 def test_personal_data_are_whole_words_and_overlaps_are_merged():
