@@ -1,6 +1,6 @@
 """Take the pictures of the docs: the page of the demo's report, and that of `iet serve`.
 
-    iet demo && python -m benchmarks.pictures iet-demo -o docs/images
+    iet demo --model smollm2 && python -m benchmarks.pictures iet-demo -o docs/images
 
 Headless chromium through playwright, at 390, 500 and 1280 pixels; colours are cut to a palette, so that a
 picture has less than 150 kB. Needs `pip install playwright pillow` and chromium.
