@@ -265,8 +265,8 @@ def claimed(
                 mendable = not any(_differences(_compared(previous, True), _compared(configuration, True)))
                 hint = "; files that changed are audited anew with --reread" if mendable else ""
                 raise InputError(
-                    f"{folder.path}: holds a run that was begun in another way, expected the same or another"
-                    f" folder; {'; '.join(changes[:5])}{hint}"
+                    f"{folder.path}: holds a run that was begun in another way, expected the same"
+                    f" options, or another folder; {'; '.join(changes[:5])}{hint}"
                 )
             if folder.exists(shard.state) and not resume:
                 raise InputError(

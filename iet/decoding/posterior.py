@@ -114,7 +114,8 @@ def posterior_decode(text: Scored, options: PosteriorOptions, allow_unattributed
     text (`fit`). With a null state, γ of the agents is multiplied by the posterior probability that the text
     has any mark, from its `evidence` and prior odds of e^5. Not in the paper. In a text without evidence the
     null state wins; in forced choice the first agent. Log-likelihood ratios are used unchanged: λ = 1, and
-    every scored token counts.
+    every scored token counts. In family "gumbel" boundaries then move to where answers begin
+    (`iet.decoding.answers`), and γ stays.
 
     Args:
         text: the scores of the text. Family "gumbel" profits from `weights` of `novelty_weights`, which

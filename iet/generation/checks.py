@@ -39,7 +39,7 @@ class Floor:
         """Raise an InputError if sampling with these values, which are numbers, leaves less."""
         wrong = ""
         if top_k == 1:
-            wrong = "top_k: got 1, expected more, or all tokens"
+            wrong = "top_k: got 1 (or temperature 0), expected more, or all tokens"
         elif not temperature >= self.temperature:
             wrong = f"temperature: got {temperature:g}, expected at least {self.temperature:g}"
         elif not top_p >= self.top_p:
@@ -49,11 +49,11 @@ class Floor:
         if wrong:
             raise InputError(
                 f'{wrong}, for a text that is marked: family "gumbel" marks by the way in which tokens are'
-                " drawn, and greedy decoding draws none"
+                " drawn, and needs tokens to draw among"
             )
 
     @classmethod
-    def of_environment(cls) -> Floor:
+    def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Floor:
         """Return the floor of a server: the variables IET_MIN_TEMPERATURE and IET_MIN_TOP_P.
 
         Raises:
@@ -65,7 +65,7 @@ class Floor:
             ("top_p", default.top_p, 1.0),
         ):
             variable = f"IET_MIN_{name.upper()}"
-            text = os.environ.get(variable) or str(getattr(default, name))
+            text = environment.get(variable) or str(getattr(default, name))
             try:
                 value = float(text)
             except ValueError:

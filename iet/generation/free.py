@@ -18,6 +18,7 @@ import hashlib
 import logging
 import math
 import os
+from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
@@ -68,7 +69,7 @@ class FreeTokens:
         return (positions < first) | (mixed < rate)
 
 
-def free_of_environment() -> FreeTokens:
+def free_of_environment(environment: Mapping[str, str] = os.environ) -> FreeTokens:
     """Return the free tokens of a server: the variables IET_FREE_FIRST and IET_FREE_RATE.
 
     Raises:
@@ -77,7 +78,7 @@ def free_of_environment() -> FreeTokens:
     fields: dict[str, float] = {}
     for name, kind in (("first", int), ("rate", float)):
         variable = f"IET_FREE_{name.upper()}"
-        text = os.environ.get(variable)
+        text = environment.get(variable)
         try:
             if text:
                 fields[name] = kind(text)

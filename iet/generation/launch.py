@@ -12,10 +12,12 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 
 from iet.errors import IetError, InputError
-from iet.generation.checks import check_model_vocabulary, check_vllm_chooses_nothing, switch
+from iet.generation.checks import Floor, check_model_vocabulary, check_vllm_chooses_nothing, switch
+from iet.generation.free import free_of_environment
 from iet.marks.registry import Registry
 from iet.marks.scheme import Profile
 from iet.marks.tokenizer import Tokenizer
@@ -162,7 +164,8 @@ def _only_v1(environment: Mapping[str, str], drafts: Sequence[str]) -> str | Non
     chosen = environment.get("VLLM_USE_V2_MODEL_RUNNER")
     if chosen is not None:
         return "VLLM_USE_V2_MODEL_RUNNER=0 asks for the V1 runner" if chosen == "0" else None
-    method = next((name for name in _V1_DRAFTS if any(name in value for value in drafts)), None)
+    methods = [word for value in drafts for word in re.findall(r'"method"\s*:\s*"(\w+)"', value) or [value]]
+    method = next((name for name in _V1_DRAFTS if name in methods), None)
     if method is not None:
         return f"the V2 runner takes no drafts of {method}"
     named = _package("vllm")
@@ -185,6 +188,8 @@ def _registry(engine: str, environment: Mapping[str, str]) -> tuple[Check, list[
     try:
         registry = Registry.load(path, secret_mount=switch("IET_SECRET_MOUNT", environment))
         switch("IET_REQUIRE_AGENT", environment)
+        Floor.of_environment(environment)
+        free_of_environment(environment)
         profiles = [registry.get_profile(named)] if engine == "vllm" else list(registry.profiles.values())
         names = [name for profile in profiles for name in registry.names(profile.id)]
         if engine == "vllm" and default is not None and default not in names:

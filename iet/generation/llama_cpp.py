@@ -53,9 +53,9 @@ class LogitsProcessor:
             Required unless the placement is "raw".
         model: the `llama_cpp.Llama`.
         profile: id of a profile that the agent must belong to. Default: its own.
-        top_k: for family "gumbel": number of tokens to keep, 0 or less: all. The default is the engine's.
-        top_p: for family "gumbel": share of the probability to keep, above 0, at most 1.
-        min_p: for family "gumbel": minimum probability relative to the likeliest token, 0 to 1.
+        top_k: for family "gumbel": number of tokens to keep, not 1; 0 or less: all. Default: the engine's.
+        top_p: for family "gumbel": share of the probability to keep, 0.01 to 1.
+        min_p: for family "gumbel": minimum probability relative to the likeliest token, 0 to 0.99.
         free: the free tokens of family "gumbel".
         seed: any integer; with the number of the request it selects the free tokens after the first ones.
             None: a random one.

@@ -311,7 +311,7 @@ class Registry(RegistryView):
         """Write a registry with the given agents only, for the host that marks as them.
 
         Args:
-            path: a new file. None: in memory only.
+            path: a new file, or with `replace` an earlier export. None: in memory only.
             agents: names, in the order of the new slots.
             all_epochs: include keys that no longer mark.
             with_tokenizer: write the tokenizer of each profile to the same folder, as
@@ -325,7 +325,7 @@ class Registry(RegistryView):
         Raises:
             InputError: `agents` is not a sequence of names, or is empty; or `with_tokenizer` without a path.
             TokenizerMismatch: a tokenizer is missing or has another digest.
-            RegistryError: an agent is unknown, or `path` exists or cannot be written.
+            RegistryError: an agent is unknown, or `path` may not be replaced, or cannot be written.
         """
         if isinstance(agents, (str, bytes)) or not isinstance(agents, Sequence) or not agents:
             raise InputError(f"agents: got {type(agents).__name__}, expected a list with at least one name")
@@ -345,7 +345,7 @@ class Registry(RegistryView):
         """Return the fingerprint of an export that may be replaced, or `ABSENT`; or raise a RegistryError."""
         if not path.exists():
             return ABSENT
-        if self._path is not None and path.samefile(self._path):
+        if self._path is not None and self._path.exists() and path.samefile(self._path):
             raise RegistryError(f"{path}: it is the registry itself, expected another file")
         if not replace:
             raise RegistryError(

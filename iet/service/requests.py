@@ -237,14 +237,15 @@ def from_document(body: bytes, upload: Upload) -> AuditRequest:
     if suffix not in (".html", ".txt"):
         charset = None  # the other formats declare their encoding themselves
     check_encoding(charset)
-    if suffix == ".txt":
-        try:
-            text = body.decode(charset or "utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise InputError(f"body: byte {error.start} is no {charset or 'UTF-8'}; expected text") from None
-    else:
-        text = formats.read(body, suffix, encoding=charset, most=UNPACKED * upload.max_bytes)
-    size = len(text.encode())
+    try:
+        if suffix == ".txt":
+            text = body.decode("utf-8-sig" if charset in (None, "utf-8", "utf8") else charset)
+        else:
+            text = formats.read(body, suffix, encoding=charset, most=UNPACKED * upload.max_bytes)
+        size = len(text.encode())  # some charsets have lone surrogates
+    except UnicodeError as error:
+        start = getattr(error, "start", 0)
+        raise InputError(f"body: byte {start} is no {charset or 'UTF-8'}; expected text") from None
     if size > upload.max_bytes:
         raise DocumentTooLong(
             f"body: got a document with {size:,} bytes of text, expected at most {upload.max_bytes:,}"

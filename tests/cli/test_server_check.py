@@ -142,10 +142,10 @@ def test_a_server_that_marks(registry: Registry, write: Any, key: str) -> None:
     assert {request["path"] for request in server.requests} == {"/v1/completions"}
     assert {request["key"] for request in server.requests} == {f"Bearer {key}"}
     first, named = (
-        server.requests[:2],
-        [r["body"] for r in server.requests[2 : 2 + len(server_check.PROMPTS)]],
+        server.requests[:3],
+        [r["body"] for r in server.requests[3 : 3 + len(server_check.PROMPTS)]],
     )
-    assert [request["body"]["max_tokens"] for request in first] == [1, server_check.FIRST_TOKENS]
+    assert [request["body"]["max_tokens"] for request in first] == [1, 1, 1 + server_check.FIRST_TOKENS]
     assert {body["vllm_xargs"]["iet_agent"] for body in named} == {"planner"}
     assert sum(body["max_tokens"] for body in named) == TOKENS
 
@@ -377,7 +377,16 @@ def test_a_slow_server_is_asked_for_a_few_tokens_only(registry: Registry) -> Non
         slow = r"writes \d+ tokens a second; 800 are needed, in answers of \d+ s each: pass --timeout"
         with pytest.raises(BackendUnavailable, match=slow):
             server_check.ask(server.url, "planner", registry, timeout=1.0)
-    assert len([request for request in server.requests if "body" in request]) == 2
+    assert len([request for request in server.requests if "body" in request]) == 3
+
+
+def test_a_server_that_is_slow_to_begin_is_asked_for_all(registry: Registry) -> None:
+    def reply(body: dict[str, Any], attempt: int) -> str:
+        time.sleep(0.05)  # 200 tokens at the speed of 17 take 0.6 s
+        return "so"
+
+    with serving(reply, form) as server:
+        assert server_check.ask(server.url, "planner", registry, timeout=0.5).named.status == 200
 
 
 def test_a_text_that_is_null_is_none(registry: Registry) -> None:

@@ -85,6 +85,8 @@ def test_reports_incompatible_options(
         ("IET_PROFILE", "x", "profile 'x' is not in the registry; known: "),
         ("IET_DEFAULT_AGENT", "x", "IET_DEFAULT_AGENT: got 'x', expected one of ['plan"),
         ("IET_REQUIRE_AGENT", "yes", "IET_REQUIRE_AGENT: got 'yes', expected 0 or 1"),
+        ("IET_MIN_TOP_P", "2", "IET_MIN_TOP_P: got '2', expected a number from 0.01 to 1"),
+        ("IET_FREE_RATE", "much", "IET_FREE_RATE: got 'much', expected a number"),
     ],
 )
 def test_reports_invalid_environment_variables(
@@ -103,6 +105,7 @@ def test_drafts_need_the_v2_runner(host: Callable[..., Registry], monkeypatch: p
         assert failures(options={name: "{}"}) == {}
         suffix = failures(options={name: '{"method": "suffix"}'})["runner"]
         assert suffix.startswith("the V2 runner takes no drafts of suffix, and the V1 runner takes no drafts")
+        assert failures(options={name: '{"method": "draft_model", "model": "suffix-draft"}'}) == {}
         with monkeypatch.context() as v1:
             v1.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
             assert failures(options={name: "{}"})["runner"].startswith("VLLM_USE_V2_MODEL_RUNNER=0 asks for")

@@ -288,7 +288,11 @@ def test_marks_strided_scores_in_place() -> None:
         ({"agent": "planer"}, RegistryError, "did you mean 'planner'"),
         ({"registry": "team.json"}, InputError, r"expected iet\.Registry"),
         ({"top_k": 0.5}, InputError, "top_k: got 0.5, expected an int"),
-        ({"registry": team(family="gumbel"), "top_k": 1}, InputError, "top_k: got 1, expected more, or all"),
+        (
+            {"registry": team(family="gumbel"), "top_k": 1},
+            InputError,
+            "top_k: got 1 .*, expected more, or all",
+        ),
         ({"registry": team(family="gumbel"), "top_p": 1e-5}, InputError, "top_p: got 1e-05, expected at"),
         ({"top_p": 0.0}, InputError, "top_p: got 0.0, expected a number above 0"),
         ({"min_p": 1.1}, InputError, "min_p: got 1.1, expected a number from 0 to 1"),

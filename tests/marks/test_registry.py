@@ -344,6 +344,9 @@ def test_export_replaces_an_earlier_one_and_loses_no_key(team: Registry, tmp_pat
         other.export(path, ["critic"], replace=True)
     with pytest.raises(RegistryError, match="it is the registry itself"):
         other.export(other.path, ["critic"], replace=True)
+    other.path.rename(tmp_path / "moved.json")
+    with pytest.raises(RegistryError, match="it exists"):
+        other.export(path, ["critic"])
     assert path.read_bytes() == before
     assert other.export(tmp_path / "new.json", ["critic"], replace=True).names() == ("critic",)
 

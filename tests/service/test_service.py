@@ -263,12 +263,15 @@ def test_plain_text_is_audited(service: Running, auditor: iet.Auditor) -> None:
     for data, media in (
         (TEXT.encode(), "text/plain"),
         (TEXT.encode("utf-8-sig"), "text/plain"),
+        (TEXT.encode("utf-8-sig"), "text/plain; charset=utf-8"),
         (TEXT.encode("utf-16"), "text/plain; charset=utf-16"),
     ):
         reply = service.ask("/v1/audit?level=0.05", data, Content_Type=media)
         assert (reply.status, reply.json["evidence"]) == (200, expected)
     reply = service.ask("/v1/audit", b"caf\xe9", Content_Type="text/plain")
     assert (reply.status, "byte 3 is no UTF-8" in reply.json["error"]) == (422, True)
+    reply = service.ask("/v1/audit", b"a +2AA- b", Content_Type="text/plain; charset=utf-7")  # half a pair
+    assert (reply.status, "is no utf-7; expected text" in reply.json["error"]) == (422, True)
 
 
 def test_a_wrong_method_names_the_right_ones(service: Running) -> None:
