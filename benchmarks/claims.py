@@ -127,7 +127,7 @@ def _unproven(
         text = (root / entry["proof"]).read_text(encoding="utf-8")
         read = _json_values if entry["proof"].endswith(".json") else _line_values
         values = [value for at in _listed(entry["at"]) for value in read(text, at)]
-    except (OSError, ArithmeticError, LookupError, ValueError) as error:
+    except (OSError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         yield f"{entry['proof']} at {entry['at']}: {error}"
         return
     for digits, unit in page.numbers(*span):

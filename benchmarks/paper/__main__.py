@@ -282,9 +282,11 @@ def _who_and_when(options: argparse.Namespace) -> None:
 def _quality(options: argparse.Namespace) -> None:
     values = {"seed": options.seed, "temperature": options.temperature, "top_p": options.top_p}
     values |= {"batch": options.batch, "problems": options.records, "prompt_tokens": options.prompt_tokens}
-    values["seeds"] = 3 if options.seeds is None and options.model is not None else options.seeds
+    values["seeds"] = options.seeds
     values["turn_tokens"] = None if options.turn_tokens is None else tuple(options.turn_tokens)
-    quick = {"problems": 20, "seeds": 2} if options.quick else {}
+    quick: dict[str, Any] = {} if options.model is None else {"seeds": 3}
+    if options.quick:
+        quick = {"problems": 20, "seeds": 2 if options.model is None else 1}
     set_values = {name: value for name, value in values.items() if value is not None}
     if options.model is None:
         import torch

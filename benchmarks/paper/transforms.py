@@ -124,6 +124,7 @@ def back_translated(log: Log, language: str, translators: Mapping[str, Translate
     if missing:
         raise BackendUnavailable(
             f"needs a model for {', '.join(missing)}, e.g. Helsinki-NLP/opus-mt-en-{language}"
+            + ", or --apertium" * (language == "es")
         )
     splitter = needed("nltk.tokenize.punkt").PunktSentenceTokenizer()
     positions: list[tuple[int, int, int]] = []  # start, end, agent
@@ -244,10 +245,15 @@ class Apertium:
         self._mode = mode
 
     def __call__(self, sentences: list[str]) -> list[str]:
-        lines = "\n".join(" ".join(sentence.split()) for sentence in sentences)
+        # Apertium reads on over the end of a line, but not over an empty line.
+        said = [words for sentence in sentences if (words := " ".join(sentence.split()))]
         command = ["apertium", "-u", self._mode]
-        translated = subprocess.run(command, input=lines, capture_output=True, text=True, check=True).stdout
-        return [" ".join(line.split()) for line in translated.rstrip("\n").split("\n")]
+        done = subprocess.run(command, input="\n\n".join(said), capture_output=True, text=True)
+        translated = done.stdout.split("\n\n")
+        if done.returncode or (said and len(translated) != len(said)):
+            raise BackendUnavailable(f"apertium {self._mode}: {done.stderr.strip() or 'lost sentences'}")
+        answers = iter(translated)
+        return [" ".join(next(answers).split()) if sentence.strip() else "" for sentence in sentences]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -84,7 +84,7 @@ def test_names_each_number_without_an_entry(root: pathlib.Path) -> None:
     ]
 
 
-def test_skips_generated_and_postponed_pages(root: pathlib.Path) -> None:
+def test_skips_generated_pages(root: pathlib.Path) -> None:
     for name in claims.GENERATED:
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text("2.5 s")
@@ -136,6 +136,12 @@ def test_notices_a_new_result(root: pathlib.Path) -> None:
 def test_names_a_place_that_proves_nothing(root: pathlib.Path, changes: dict[str, str], reason: str) -> None:
     wrong = claims.problems(root, {"claim": [{**CLAIM, **changes}]})
     assert reason in wrong[0]
+
+
+def test_names_a_path_through_a_number(root: pathlib.Path) -> None:
+    (root / "speed.json").write_text('{"rows": [2.5]}')
+    wrong = claims.problems(root, {"claim": [{**CLAIM, "proof": "speed.json", "at": "rows.0.x"}]})
+    assert "speed.json at rows.0.x: " in wrong[0]
 
 
 def test_reads_cells_of_tables(root: pathlib.Path) -> None:

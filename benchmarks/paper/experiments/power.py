@@ -74,7 +74,8 @@ def power(study: Study, settings: Sequence[tuple[str, int]] = (("chain", 4),)) -
             rows += texts
             log_p: list[list[float]] = [text["log_p"] for text in texts]
             found = {keys: _found(log_p, keys) for keys in KEYS}
-            needed = [calibrate.tokens_needed(_needed(found[keys]), LENGTHS[-1]) for keys in KEYS]
+            longest = max((n for n, share in zip(LENGTHS, found[1], strict=True) if share), default=0)
+            needed = [calibrate.tokens_needed(_needed(found[keys]), longest) for keys in KEYS]
             short = [found[keys][LENGTHS.index(SHORT)] for keys in KEYS]
             shares = " · ".join("-" if share is None else f"{share.mean:.0%}" for share in short)
             cells.append([mark, reader, entropy, *needed, shares, len(texts)])

@@ -105,10 +105,13 @@ def test_apertium_translates_as_many_sentences_as_it_gets(monkeypatch):
             Apertium("eng-spa")
     if shutil.which("apertium") is None:
         pytest.skip("apertium is not installed")
-    first, second = Apertium("eng-spa")(["The cat sleeps.", "We wait\nfor the cat."])
+    first, second, third = Apertium("eng-spa")(["The cat: it", "", "sleeps\nby the house"])
     assert "gato" in first
-    assert "gato" in second
-    assert "\n" not in second
+    assert second == ""
+    assert "casa" in third
+    assert "\n" not in third
+    with pytest.raises(BackendUnavailable, match="eng-xyz does not exist"):
+        Apertium("eng-xyz")(["We wait."])
 
 
 def test_personal_data_are_whole_words_and_overlaps_are_merged():
