@@ -357,6 +357,7 @@ class SynthIdTournament:
             for bits in np.ascontiguousarray(table[low].T):
                 g = bits.astype(np.float64)
                 q = q * (1 - q @ g + g)
+                q = q.clip(0) / q.sum()  # rounded, a sum above 1 would leave probabilities below 0
             p[alive] = q
             with np.errstate(divide="ignore"):
                 marked[row] = torch.from_numpy(np.log(p)).to(scores.dtype)
