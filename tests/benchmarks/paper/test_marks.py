@@ -193,6 +193,17 @@ def test_synthid_draws_as_transformers_processor() -> None:
     assert torch.equal(marked[1], logits[1])
 
 
+def test_synthid_keeps_the_distribution_over_contexts() -> None:
+    p = np.array([0.4, 0.2, 0.1, *[0.02] * 15])
+    logits = torch.from_numpy(np.log(p)[None]).float()
+    tournament = marks.SynthIdTournament(
+        [[int(key) for key in np.random.default_rng(1).integers(0, 65536, 30)]]
+    )
+    contexts = torch.randint(0, 49152, (2000, 1, 4), generator=torch.Generator().manual_seed(0))
+    marked = torch.cat([tournament(context, logits) for context in contexts]).double().softmax(-1).numpy()
+    assert np.abs(marked.mean(0) - p).max() < 4 * marked.std(0).max() / np.sqrt(len(marked))
+
+
 def test_synthid_leaves_repeated_contexts_unmarked() -> None:
     context, logits = torch.tensor([[1, 2, 3, 4, 9, 1, 2, 3, 4]]), torch.randn(1, 100)
     tournament = marks.SynthIdTournament([list(range(30))])
