@@ -36,7 +36,7 @@ def _link(name: str, words: str | None = None) -> str:
 
 def power(results: pathlib.Path) -> str:
     """Return how many tokens a finding takes in generated texts, alone and with the writer's model."""
-    paths = sorted(results.glob("paper/smollm2/*/power.json"))
+    paths = _runs(results, "power")
     rows, heads, caption = [], list[str](), ""
     for path in paths:
         content = _content(path.parent, path.stem)
@@ -60,37 +60,92 @@ def power(results: pathlib.Path) -> str:
 
 def paper(results: pathlib.Path) -> str:
     """Return Table 1 of the runs in `results`/paper/smollm2 and of the paper, as means over the settings."""
-    paths = sorted(results.glob("paper/smollm2/*/table1.json"))
-    runs = [_content(path.parent, path.stem) for path in paths]
-    names = [_run_name(run["configuration"]) for run in runs]
-    heads = ["method", "the paper", *(f"{n}, {part}" for n in names for part in ("all turns", "unforced"))]
+    paths, runs = _runs(results, "table1"), dict[str, list[Mapping[str, Any]]]()
+    for path in paths:
+        run = _content(path.parent, path.stem)
+        runs.setdefault(_run_name(run["configuration"]), []).append(run)
+    heads = ["method", "the paper", *(f"{n}, {part}" for n in runs for part in ("all turns", "unforced"))]
     rows = []
     for method in table1.METHODS:
         quoted = TABLE1.get(method.quoted or "", {})
         cells = [_triple([quoted.get(figure, ()) for figure in SHOWN])]
-        for run in runs:
-            right, new, *others = ([*_means(run, method.name, TITLES[name])] for name in _PAIRED)
-            of_new = f" ({_mean(new):.2f})" if new else ""
-            cells.append(f"{_mean(right):.2f}{of_new} · {_triple(others)}" if right else "")
-            unforced = [_free(run, method.name, name) for name in UNATTRIBUTED]
-            cells.append(" · ".join(f"{_mean(values):.2f}" for values in unforced if values))
+        for alike in runs.values():
+            measured = (run for run in alike if any(row["method"] == method.name for row in run["table"]))
+            cells += ["", ""] if (first := next(measured, None)) is None else _of_method(first, method.name)
         if any(cells[1:]):
             rows.append([method.name, *cells])
-    texts = "; ".join(f"{n}: {_texts(run)}" for n, run in zip(names, runs, strict=True))
+    texts = "; ".join(f"{name}: {'; '.join(map(_texts, alike))}" for name, alike in runs.items())
     links = ", ".join(_link(path.relative_to(results).with_suffix("").as_posix()) for path in paths)
     return f"{table(heads, rows)}\n\nTexts: {texts}. All figures: {links}."
 
 
+def _of_method(run: Mapping[str, Any], method: str) -> list[str]:
+    """Return a method's figures of all turns, and of what may stay unattributed."""
+    right, new, *others = ([*_means(run, method, TITLES[name])] for name in _PAIRED)
+    of_new = f" ({_mean(new):.2f})" if new else ""
+    unforced = [_free(run, method, name) for name in UNATTRIBUTED]
+    return [
+        f"{_mean(right):.2f}{of_new} · {_triple(others)}",
+        " · ".join(f"{_mean(values):.2f}" for values in unforced if values),
+    ]
+
+
 def _texts(run: Mapping[str, Any]) -> str:
-    """Return what the texts of a run are like."""
-    marks = [mark for mark in run["texts"] if mark in ("fourier", "gumbel")]
-    of = [cell for mark in marks for cell in run["texts"][mark].values()]
+    """Return what the texts of a run are like, of the marks that only this run has."""
+    others = [mark for mark in run["texts"] if mark not in ("fourier", "gumbel")]
+    of = [cell for mark in others or run["texts"] for cell in run["texts"][mark].values()]
     nats, repeated, turn = (_mean([cell[name] for cell in of]) for name in ("entropy", "repeated", "turn"))
-    records, settings = run["configuration"]["records"], len(run["texts"][marks[0]])
+    records, settings = run["configuration"]["records"], len(next(iter(run["texts"].values())))
     return (
-        f"{settings} settings of {records} records, {nats:.1f} nats a token, turns of {turn:.0f} tokens,"
-        f" {repeated:.0%} of the tokens repeat earlier ones"
+        f"{'other marks: ' if others else ''}{settings} setting{'s' * (settings > 1)} of {records} records,"
+        f" {nats:.1f} nats a token, turns of {turn:.0f} tokens, {repeated:.0%} of the tokens repeat earlier"
+        " ones"
     )
+
+
+def quality(results: pathlib.Path) -> str:
+    """Return how often answers are right without a mark, and by how much that changes with each."""
+    rows = []
+    for name in ("quality", "smollm2/quality"):
+        content = _content(results / "paper" / name, "quality")
+        by_strategy: dict[tuple[str, str], list[Any]] = {}
+        for row in content["table"]:
+            values = by_strategy.setdefault((row["task"], row["strategy"]), [_interval(row["accuracy"])])
+            if row["accuracy - clean"]:
+                values.append(_interval(row["accuracy - clean"], "+"))
+        model = "SmolLM2" if "/" in name else "a model of 0.65 million parameters"
+        rows += [[f"{task}, {model}", strategy, *values] for (task, strategy), values in by_strategy.items()]
+    heads = ("task", "strategy", "unmarked", "change in a second unmarked run", "`fourier`", "`gumbel`")
+    links = ", ".join(_link(f"paper/{name}/quality") for name in ("quality", "smollm2/quality"))
+    return f"{table(heads, rows)}\n\nMeasured: {links}."
+
+
+def restored(results: pathlib.Path) -> str:
+    """Return what an audit gives back to failure logs that lost their names or boundaries."""
+    content = _content(results / "paper" / "smollm2" / "failure", "restore")
+    shown = ("identity per turn", "TokenAcc", "boundary F1", "ideal judge AgentAcc")
+    rows = [
+        [row["corruption"], row["mark"], row["registry"], *(_interval(row[name]) for name in shown)]
+        for row in content["table"]
+        if row["hand-overs"] in ("", "known", "anywhere") and row["registry"] != "all agents"
+    ]
+    heads = ("lost", "mark", "agents with keys", *shown)
+    return f"{table(heads, rows)}\n\nMeasured: {_link('paper/smollm2/failure/restore')}."
+
+
+def _interval(values: Sequence[float], sign: str = "") -> str:
+    mean, low, high = (format(value, f"{sign}.2f") for value in values)
+    return f"{mean} ({low} to {high})"
+
+
+def _runs(results: pathlib.Path, name: str) -> list[pathlib.Path]:
+    """Return the results of an experiment with SmolLM2: high temperatures first, and those with a penalty."""
+
+    def place(path: pathlib.Path) -> tuple[float, float, str]:
+        configuration = _content(path.parent, path.stem)["configuration"]
+        return -configuration["temperature"], -configuration["repetition_penalty"], str(path)
+
+    return sorted(results.glob(f"paper/smollm2/*/{name}.json"), key=place)
 
 
 def _run_name(configuration: Mapping[str, Any]) -> str:
@@ -217,7 +272,10 @@ def auditor(results: pathlib.Path) -> str:
 def errors(results: pathlib.Path) -> str:
     """Return how often an agent is named that should not be: by kind of text."""
     rows = []
-    for name, group in _content(results, "null")["null"].items():
+    groups = _content(results, "null")["null"]
+    for name, group in (
+        (name, groups[name]) for name in ("unmarked: corpora", "marked under other keys", "all")
+    ):
         rates = ", ".join(_rate(level) for level in group["levels"].values())
         rows.append(
             [f"{name}: an agent is found at level 0.01, 0.001, 0.0001", f"{rates} of {group['texts']:,}"]

@@ -98,9 +98,9 @@ def plan(
     """Return what is to be expected of the agents' turns, a row for each family, the best first.
 
     Intervals reach from the worst to the best of the cells that the curve is not made of: the grid's, each
-    left out with all of its model and temperature, and conversations whose agents read each other (Table 1),
-    which are the worst. They are about the mean over texts like those, not about a single text. A sample's
-    interval of its entropy makes them wider.
+    left out with all of its model and temperature, and conversations whose agents read and repeat each other
+    (Table 1), which are the worst. They are about the mean over texts like those, not about a single text. A
+    sample's interval of its entropy makes them wider.
 
     Args:
         entropy: H, mean nats per token of the distribution that tokens are drawn from, after temperature and

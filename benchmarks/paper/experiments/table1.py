@@ -85,7 +85,7 @@ METHODS = (
     Method("SynthID-Text, posterior", "synthid", "posterior"),
     Method("IET raw, cusum (tuned)", "raw", "cusum", "IET", ours=True),
     Method("IET raw, posterior", "raw", "posterior", ours=True),
-    Method("IET fourier, cusum", "fourier", "cusum", ours=True),
+    Method("IET fourier, cusum", "fourier", "cusum", "IET", ours=True),
     Method("IET fourier, posterior", "fourier", "posterior", ours=True),
     Method("IET gumbel, cusum", "gumbel", "cusum", ours=True),
     Method("IET gumbel, posterior", "gumbel", "posterior", ours=True),
