@@ -206,12 +206,14 @@ def draw(logits: Tensor, u: Tensor) -> Tensor:
     """Draw one id per row [B] from softmax(logits): first a block of ids, then one in it, by their inverse
     CDFs.
 
-    `u` is [2, B, 1], uniform on [0, 1).
+    `u` is [2, B, 1], uniform on [0, 1). NaN logits raise a ValueError: they would be drawn as id 0.
     """
     rows, size = logits.shape
     if size % _BLOCK:
         logits = torch.nn.functional.pad(logits, (0, -size % _BLOCK), value=-torch.inf)
     p = torch.softmax(logits, -1).view(rows, logits.shape[1] // _BLOCK, _BLOCK)
+    if torch.isnan(p[:, 0, 0]).any():  # softmax spreads one NaN over its row
+        raise ValueError("logits: got NaN, expected numbers or -inf")
     block = _invert(p.sum(-1), u[0])
     inside = _invert(p[torch.arange(rows, device=p.device), block], u[1])
     return block * _BLOCK + inside

@@ -225,6 +225,13 @@ def test_continuations_of_a_shared_prompt_equal_the_models(architecture: str) ->
     assert np.all(sampled.entropy < 0.1)
 
 
+def test_draws_nothing_from_nan() -> None:
+    logits = torch.zeros(2, 150)
+    logits[1, 140] = torch.nan
+    with pytest.raises(ValueError, match="got NaN"):
+        draw(logits, torch.rand(2, 2, 1, generator=torch.Generator().manual_seed(0)))
+
+
 def test_draws_follow_the_distribution() -> None:
     stats = pytest.importorskip("scipy.stats")
     generator = torch.Generator().manual_seed(3)
