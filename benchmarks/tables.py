@@ -49,10 +49,11 @@ def power(results: pathlib.Path) -> str:
             needed = [" · ".join(str(row[name]) for name in names) for row in of]
             cells = [_run_name(content["configuration"]), mark, of[0]["nats a token"], *needed]
             rows.append([*cells, of[0][short]])
-            heads = ["text", "mark", "nats a token", *(row["read"] for row in of), f"{short}, alone"]
+            heads = ["text", "mark", "nats a token", "without a model", "with the writer's model", short]
         caption = (
-            f"Tokens of an agent after which it is found in {content['share']:.0%} of texts at level"
-            f" {content['level']:g}, among {' · '.join(f'{keys:,}' for keys in sizes)} agents:"
+            "Tokens of an agent, its turns in chains of four joined, until it is found in"
+            f" {content['share']:.0%} of texts at level {content['level']:g}, among"
+            f" {' · '.join(f'{keys:,}' for keys in sizes)} agents:"
         )
     links = ", ".join(_link(path.relative_to(results).with_suffix("").as_posix()) for path in paths)
     return f"{caption}\n\n{table(heads, rows)}\n\nMeasured: {links}."
