@@ -171,7 +171,8 @@ def run(
     tasks: list[tuple[Problem, ...]] = [tuple(arithmetic(options.problems))]
     names: tuple[str, ...] = tuple(STRATEGIES)
     if model is None:
-        loaded, names, first = load(ARITHMETIC_MODEL), WITHOUT_INSTRUCTIONS, spoken
+        loaded = dataclasses.replace(load(ARITHMETIC_MODEL), name="of arithmetic")
+        names, first = WITHOUT_INSTRUCTIONS, spoken
         options = dataclasses.replace(options, **SHORT)
     else:
         loaded, first = loaded_for(model, device), strategies.first_prompt
@@ -217,7 +218,10 @@ def run(
                     }
                 )
     note = results.note(
-        pathlib.Path(__file__).with_name("quality_note.md"), model=loaded.name, **dataclasses.asdict(options)
+        pathlib.Path(__file__).with_name("quality_note.md"),
+        model=loaded.name,
+        most=options.turn_tokens[1],
+        **dataclasses.asdict(options),
     )
     recording.write_table(
         out / "quality", header, cells, results.content(configuration), rows=rows, note=note
