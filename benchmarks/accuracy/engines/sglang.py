@@ -12,6 +12,7 @@ import torch
 from benchmarks import engine_wheels
 from benchmarks.accuracy.engines.asked import NO_FREE, Asked, Floats, Ids, Rows, name_of
 from iet.generation import sglang as adapter
+from iet.generation.checks import Floor
 from iet.generation.free import FreeTokens
 from iet.generation.sessions import SessionRows
 from iet.marks.keys import KeyTable
@@ -83,7 +84,7 @@ class SGLangRows:
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         # The function that a server asks for its backend is not in the file that is loaded.
         backend = mock.patch.object(adapter, "_samples_with_flashinfer", return_value=False)
-        free = mock.patch.object(adapter, "_free", return_value=self._free)
+        free = mock.patch.object(adapter, "_of_environment", return_value=(self._free, Floor()))
         with mock.patch.object(adapter, "_key", lambda row: (self._sessions, row)), backend, free:
             masked: torch.Tensor = self._processor(logits, self._arguments)
         refused = [request.to_finish for request in self._requests if request.to_finish is not None]
