@@ -313,7 +313,7 @@ def _times(ratio: Mapping[str, float]) -> str:
 
 
 TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {
-    "docs/reference/numbers.md": {f.__name__: f for f in (paper, power, errors, speed)},
+    "docs/reference/numbers.md": {f.__name__: f for f in (paper, power, restored, errors, speed)},
     "docs/concepts/guarantees.md": {"auditor": auditor},
 }
 """File -> its tables, by the name in their markers."""
