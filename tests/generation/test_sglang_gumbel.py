@@ -100,7 +100,7 @@ def token_of(
 @pytest.mark.parametrize(
     ("sampling", "message"),
     [
-        ({"top_k": 1}, "greedy decoding"),
+        ({"top_k": 1}, "top_k: got 1 (or temperature 0)"),
         ({"temperature": 0.009}, "temperature: got 0.009, expected at least 0.01"),
         ({"top_p": 1e-5}, "top_p: got 1e-05, expected at least 0.01"),
         ({"min_p": 0.999}, "min_p: got 0.999, expected at most 0.99"),
