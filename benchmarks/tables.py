@@ -107,17 +107,20 @@ def _texts(run: Mapping[str, Any]) -> str:
 def quality(results: pathlib.Path) -> str:
     """Return how often answers are right without a mark, and by how much that changes with each."""
     rows = []
-    for name in ("quality", "smollm2/quality"):
+    names = [name for name in ("quality", "smollm2/quality") if (results / "paper" / name).is_dir()]
+    for name in names:
         content = _content(results / "paper" / name, "quality")
         by_strategy: dict[tuple[str, str], list[Any]] = {}
         for row in content["table"]:
-            values = by_strategy.setdefault((row["task"], row["strategy"]), [_interval(row["accuracy"])])
+            values = by_strategy.setdefault(
+                (row["task"], row["strategy"]), [_interval(row["accuracy"], ".3f")]
+            )
             if row["accuracy - clean"]:
-                values.append(_interval(row["accuracy - clean"], "+"))
+                values.append(_interval(row["accuracy - clean"], "+.3f"))
         model = "SmolLM2" if "/" in name else "a model of 0.65 million parameters"
         rows += [[f"{task}, {model}", strategy, *values] for (task, strategy), values in by_strategy.items()]
     heads = ("task", "strategy", "unmarked", "change in a second unmarked run", "`fourier`", "`gumbel`")
-    links = ", ".join(_link(f"paper/{name}/quality") for name in ("quality", "smollm2/quality"))
+    links = ", ".join(_link(f"paper/{name}/quality") for name in names)
     return f"{table(heads, rows)}\n\nMeasured: {links}."
 
 
@@ -134,8 +137,8 @@ def restored(results: pathlib.Path) -> str:
     return f"{table(heads, rows)}\n\nMeasured: {_link('paper/smollm2/failure/restore')}."
 
 
-def _interval(values: Sequence[float], sign: str = "") -> str:
-    mean, low, high = (format(value, f"{sign}.2f") for value in values)
+def _interval(values: Sequence[float], form: str = ".2f") -> str:
+    mean, low, high = (format(value, form) for value in values)
     return f"{mean} ({low} to {high})"
 
 
@@ -313,7 +316,7 @@ def _times(ratio: Mapping[str, float]) -> str:
 
 
 TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {
-    "docs/reference/numbers.md": {f.__name__: f for f in (paper, power, restored, errors, speed)},
+    "docs/reference/numbers.md": {f.__name__: f for f in (paper, power, quality, restored, errors, speed)},
     "docs/concepts/guarantees.md": {"auditor": auditor},
 }
 """File -> its tables, by the name in their markers."""
