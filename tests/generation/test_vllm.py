@@ -126,7 +126,7 @@ def test_gumbel_rejects_greedy_requests(host: Any, validate: Any, monkeypatch: p
     marked = {"iet_agent": "planner"}
     for sampling, refused in (
         ({"temperature": 0}, "temperature: got 0, expected at least 0.01"),
-        ({"top_k": 1}, "top_k: got 1"),
+        ({"top_k": 1}, r"top_k: got 1 \(or temperature 0\), expected more"),
         ({"top_p": 1e-5}, "top_p: got 1e-05, expected at least 0.01"),
         ({"min_p": 0.995}, "min_p: got 0.995, expected at most 0.99"),
     ):
