@@ -15,17 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.paper.experiments import table1
-from benchmarks.paper.experiments.table1 import NEW, TITLES, UNATTRIBUTED
+from benchmarks.paper.experiments.table1 import NEW, TITLES
 from benchmarks.paper.quoted import TABLE1
-from benchmarks.paper.reading.scoring import SHOWN
 from benchmarks.recording import number, table
 from benchmarks.speed.bench_audit import UNREAD
 
 ROOT = pathlib.Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-_PAIRED = ("token_accuracy", NEW, "iou", "edge_similarity")
-"""Figures of Table 1 in the order in which they are shown."""
-
 FORGER_TOKENS = 10_000
 """Published tokens of the attacks in the table for auditors."""
 
@@ -34,26 +30,28 @@ def _link(name: str, words: str | None = None) -> str:
     return f"[{words or f'benchmarks/results/{name}.md'}](benchmarks/results/{name}.md)"
 
 
+_SIZES = ("6", "10,000")
+"""Registries of the table of `power`, in agents."""
+
+
 def power(results: pathlib.Path) -> str:
     """Return how many tokens a finding takes in generated texts, alone and with the writer's model."""
     paths = _runs(results, "power")
     rows, heads, caption = [], list[str](), ""
     for path in paths:
         content = _content(path.parent, path.stem)
-        sizes, short = content["keys"], f"found in {content['short']} tokens"
         by_mark: dict[str, list[Mapping[str, Any]]] = {}
         for row in content["table"]:
             by_mark.setdefault(row["mark"], []).append(row)
         for mark, of in by_mark.items():
-            names = [name for name in of[0] if name.startswith("tokens, ")]
-            needed = [" · ".join(str(row[name]) for name in names) for row in of]
-            cells = [_run_name(content["configuration"]), mark, of[0]["nats a token"], *needed]
-            rows.append([*cells, of[0][short]])
-            heads = ["text", "mark", "nats a token", "without a model", "with the writer's model", short]
+            needed = [[str(row[f"tokens, {size} agents"]) for size in _SIZES] for row in of]
+            cells = [_run_name(content["configuration"]), mark, of[0]["nats a token"]]
+            rows.append([*cells, *(" · ".join(counts) for counts in needed)])
+            heads = ["text", "mark", "nats a token", "without a model", "with the writer's model"]
         caption = (
             "Tokens of an agent, its turns in chains of four joined, until it is found in"
             f" {content['share']:.0%} of texts at level {content['level']:g}, among"
-            f" {' · '.join(f'{keys:,}' for keys in sizes)} agents:"
+            f" {' · '.join(_SIZES)} agents:"
         )
     links = ", ".join(_link(path.relative_to(results).with_suffix("").as_posix()) for path in paths)
     return f"{caption}\n\n{table(heads, rows)}\n\nMeasured: {links}."
@@ -65,30 +63,25 @@ def paper(results: pathlib.Path) -> str:
     for path in paths:
         run = _content(path.parent, path.stem)
         runs.setdefault(_run_name(run["configuration"]), []).append(run)
-    heads = ["method", "the paper", *(f"{n}, {part}" for n in runs for part in ("all turns", "unforced"))]
+    heads = ["method", "the paper", *runs]
     rows = []
     for method in table1.METHODS:
         quoted = TABLE1.get(method.quoted or "", {})
-        cells = [_triple([quoted.get(figure, ()) for figure in SHOWN])]
+        cells = [f"{_mean(quoted['token_accuracy']):.2f}" if quoted else ""]
         for alike in runs.values():
             measured = (run for run in alike if any(row["method"] == method.name for row in run["table"]))
-            cells += ["", ""] if (first := next(measured, None)) is None else _of_method(first, method.name)
+            first = next(measured, None)
+            cells.append("" if first is None else _of_method(first, method.name))
         if any(cells[1:]):
             rows.append([method.name, *cells])
     texts = "; ".join(f"{name}: {'; '.join(map(_texts, alike))}" for name, alike in runs.items())
-    links = ", ".join(_link(path.relative_to(results).with_suffix("").as_posix()) for path in paths)
-    return f"{table(heads, rows)}\n\nTexts: {texts}. All figures: {links}."
+    return f"{table(heads, rows)}\n\nTexts: {texts}."
 
 
-def _of_method(run: Mapping[str, Any], method: str) -> list[str]:
-    """Return a method's figures of all turns, and of what may stay unattributed."""
-    right, new, *others = ([*_means(run, method, TITLES[name])] for name in _PAIRED)
-    of_new = f" ({_mean(new):.2f})" if new else ""
-    unforced = [_free(run, method, name) for name in UNATTRIBUTED]
-    return [
-        f"{_mean(right):.2f}{of_new} · {_triple(others)}",
-        " · ".join(f"{_mean(values):.2f}" for values in unforced if values),
-    ]
+def _of_method(run: Mapping[str, Any], method: str) -> str:
+    """Return a method's TokenAcc, and that of new text."""
+    right, new = (_mean(_means(run, method, TITLES[name])) for name in ("token_accuracy", NEW))
+    return f"{right:.2f} ({new:.2f})"
 
 
 def _texts(run: Mapping[str, Any]) -> str:
@@ -98,48 +91,9 @@ def _texts(run: Mapping[str, Any]) -> str:
     nats, repeated, turn = (_mean([cell[name] for cell in of]) for name in ("entropy", "repeated", "turn"))
     records, settings = run["configuration"]["records"], len(next(iter(run["texts"].values())))
     return (
-        f"{'other marks: ' if others else ''}{settings} setting{'s' * (settings > 1)} of {records} records,"
-        f" {nats:.1f} nats a token, turns of {turn:.0f} tokens, {repeated:.0%} of the tokens repeat earlier"
-        " ones"
+        f"{'other marks: ' if others else ''}{settings} settings of {records} records, {nats:.1f} nats a"
+        f" token, turns of {turn:.0f} tokens, {repeated:.0%} repeated"
     )
-
-
-def quality(results: pathlib.Path) -> str:
-    """Return how often answers are right without a mark, and by how much that changes with each."""
-    rows = []
-    names = [name for name in ("quality", "smollm2/quality") if (results / "paper" / name).is_dir()]
-    for name in names:
-        content = _content(results / "paper" / name, "quality")
-        by_strategy: dict[tuple[str, str], list[Any]] = {}
-        for row in content["table"]:
-            values = by_strategy.setdefault(
-                (row["task"], row["strategy"]), [_interval(row["accuracy"], ".3f")]
-            )
-            if row["accuracy - clean"]:
-                values.append(_interval(row["accuracy - clean"], "+.3f"))
-        model = "SmolLM2" if "/" in name else "a model of 0.65 million parameters"
-        rows += [[f"{task}, {model}", strategy, *values] for (task, strategy), values in by_strategy.items()]
-    heads = ("task", "strategy", "unmarked", "change in a second unmarked run", "`fourier`", "`gumbel`")
-    links = ", ".join(_link(f"paper/{name}/quality") for name in names)
-    return f"{table(heads, rows)}\n\nMeasured: {links}."
-
-
-def restored(results: pathlib.Path) -> str:
-    """Return what an audit gives back to failure logs that lost their names or boundaries."""
-    content = _content(results / "paper" / "smollm2" / "failure", "restore")
-    shown = ("identity per turn", "TokenAcc", "boundary F1", "ideal judge AgentAcc")
-    rows = [
-        [row["corruption"], row["mark"], row["registry"], *(_interval(row[name]) for name in shown)]
-        for row in content["table"]
-        if row["hand-overs"] in ("", "known", "anywhere") and row["registry"] != "all agents"
-    ]
-    heads = ("lost", "mark", "agents with keys", *shown)
-    return f"{table(heads, rows)}\n\nMeasured: {_link('paper/smollm2/failure/restore')}."
-
-
-def _interval(values: Sequence[float], form: str = ".2f") -> str:
-    mean, low, high = (format(value, form) for value in values)
-    return f"{mean} ({low} to {high})"
 
 
 def _runs(results: pathlib.Path, name: str) -> list[pathlib.Path]:
@@ -158,11 +112,6 @@ def _run_name(configuration: Mapping[str, Any]) -> str:
     return name + (f", penalty {penalty:g}" if penalty != 1 else "")
 
 
-def _free(run: Mapping[str, Any], method: str, figure: str) -> list[float]:
-    rows = (row for row in run["free"] if (row["method"], row["figure"]) == (method, TITLES[figure]))
-    return [cell[0] for row in rows for cell in row.values() if isinstance(cell, list)]
-
-
 def _means(run: Mapping[str, Any], method: str, figure: str) -> list[float]:
     rows = (row for row in run["table"] if (row["method"], row["figure"]) == (method, figure))
     return [cell[0] for row in rows for cell in row.values() if isinstance(cell, list)]
@@ -170,13 +119,6 @@ def _means(run: Mapping[str, Any], method: str, figure: str) -> list[float]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def _triple(series: Sequence[Sequence[float]]) -> str:
-    """Return the mean of each series, or nothing if all are empty."""
-    if not any(map(len, series)):
-        return ""
-    return " · ".join(f"{_mean(values):.2f}" if len(values) else "-" for values in series)
 
 
 def _content(results: pathlib.Path, name: str) -> Any:
@@ -316,7 +258,7 @@ def _times(ratio: Mapping[str, float]) -> str:
 
 
 TABLES: Mapping[str, Mapping[str, Callable[[pathlib.Path], str]]] = {
-    "docs/reference/numbers.md": {f.__name__: f for f in (paper, power, quality, restored, errors, speed)},
+    "docs/reference/numbers.md": {f.__name__: f for f in (paper, power, errors, speed)},
     "docs/concepts/guarantees.md": {"auditor": auditor},
 }
 """File -> its tables, by the name in their markers."""
