@@ -43,6 +43,7 @@ OPTIONS = {
     "enable-auto-tool-choice": True,
     "tool-call-parser": "hermes",
 }
+TASKS = [TASK[start : start + 200] for start in (0, 100, 200, 300)]
 BEAMS = {"use_beam_search": True, "n": 2}
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "guides" / "vllm.md"
 PENALTIES = {"presence_penalty": 0.1, "frequency_penalty": 0.1, "repetition_penalty": 1.05}
@@ -185,17 +186,16 @@ def test_the_guide_says_which_requests_are_marked(server: Server) -> None:
             continue
         request = {"temperature": 1.0, "max_tokens": 16 if fields is BEAMS else 240, **fields}
         # Greedy text goes in circles, depending on the key, so one text may hold little evidence.
-        starts = (0, 100, 200, 300) if name in GREEDY else (0,)
-        answers = [
-            server.ask(TASK[start : start + 200], **request, **iet.agents.body("planner")) for start in starts
-        ]
+        tasks = TASKS if name in GREEDY else TASKS[:1]
+        answers = [server.ask(task, **request, **iet.agents.body("planner")) for task in tasks]
         statuses = {answer.status for answer in answers}
         assert statuses in ({200}, {400}), answers
         text = "\n\n".join(answer.text for answer in answers)
         found = statuses == {200} and auditor.audit(text).found == ("planner",)
         measured[name] = "refused" if statuses == {400} else "marked" if found else "unmarked"
     if server.runner == "V1":
-        said = _said_to_tools(server)
+        # Names and braces of the calls are given, so one text may hold little evidence.
+        said = "\n\n".join(_said_to_tools(server, task) for task in TASKS)
         measured["tools"] = "marked" if auditor.audit(said).found == ("planner",) else "unmarked"
     if server.runner == "V1":  # with IET_REQUIRE_AGENT
         assert measured["beam search"] == "refused"
@@ -206,12 +206,12 @@ def test_the_guide_says_which_requests_are_marked(server: Server) -> None:
     assert said_there == measured
 
 
-def _said_to_tools(server: Server) -> str:
+def _said_to_tools(server: Server, task: str) -> str:
     """Return what a model writes if it must call a tool."""
     client = openai.OpenAI(base_url=f"{server.running.url}/v1", api_key="none", timeout=300)
     answer = client.chat.completions.create(
         model="tiny",
-        messages=[{"role": "user", "content": TASK[:200]}],
+        messages=[{"role": "user", "content": task}],
         tools=[cast(Any, TOOL)],
         tool_choice="required",
         max_tokens=240,
@@ -244,17 +244,24 @@ def test_a_server_without_our_processor_is_marked_as_a_hosted_model(tmp_path: pa
     registry = Registry.create(tmp_path / "team.json", tokenizer=MODEL, scheme=Scheme(family="gumbel"))
     for name in ("planner", "critic"):
         registry.add(name)
-    request = {"messages": [{"role": "user", "content": TASK[:200]}], "max_tokens": 240, "temperature": 1.0}
     options = {"max-model-len": 768, "max-num-seqs": 16, "chat-template": OPTIONS["chat-template"]}
+    # One answer may end at once, and 240 tokens in chosen chunks hold little evidence.
+    requests = [
+        {"messages": [{"role": "user", "content": task}], "max_tokens": 240, "temperature": 1.0}
+        for task in TASKS
+    ]
     with vllm_server.serve(tmp_path, model=MODEL, options=options) as running:
+        url = f"{running.url}/v1"
         answers = {}
         for agent, mark in (("planner", "select"), ("critic", "walk")):
-            model = HostedModel(
-                f"{running.url}/v1", vllm_server.NAME, registry, provider="vllm", mark=cast(Mark, mark)
-            )
-            answers[agent] = model.write(agent, request)
-    for agent, answer in answers.items():
-        assert iet.Auditor(registry, level=1e-4).audit(answer.text).found == (agent,)
-        assert answer.finish_reason in ("stop", "length")
-    assert answers["planner"].usage.completion_tokens == pytest.approx(8 * 240, rel=0.2)
-    assert answers["critic"].usage.requests < 240
+            model = HostedModel(url, vllm_server.NAME, registry, provider="vllm", mark=cast(Mark, mark))
+            answers[agent] = [model.write(agent, request) for request in requests]
+    tokens = {}
+    for agent, of_agent in answers.items():
+        assert {answer.finish_reason for answer in of_agent} <= {"stop", "length"}
+        report = iet.Auditor(registry, level=1e-4).audit("\n\n".join(answer.text for answer in of_agent))
+        assert report.found == (agent,)
+        tokens[agent] = report.tokens
+    drawn = sum(answer.usage.completion_tokens for answer in answers["planner"])
+    assert drawn == pytest.approx(8 * tokens["planner"], rel=0.1)
+    assert sum(answer.usage.requests for answer in answers["critic"]) < tokens["critic"]
