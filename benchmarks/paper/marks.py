@@ -344,11 +344,11 @@ class SynthIdTournament:
         torch = needed("torch")
         marked, size = scores.clone(), SYNTHID.n_gram - 1
         for row, table in enumerate(self._tables):
-            ids = input_ids[row].numpy()
+            ids = input_ids[row].cpu().numpy()
             windows = np.lib.stride_tricks.sliding_window_view(ids, size)
             if table is None or (windows[:-1] == windows[-1]).all(axis=1).any():
                 continue
-            p = softmax(scores[row].numpy().astype(np.float64))
+            p = softmax(scores[row].cpu().numpy().astype(np.float64))
             alive = np.flatnonzero(p)
             context = synthid_hash(windows[-1:])[0]
             hashes = (context + alive.astype(np.uint64)) * _MULTIPLIER + np.uint64(1)
