@@ -1,7 +1,7 @@
 """Sample from a language model of transformers, many rows at once.
 
 A step: raw logits -> a penalty on repetition -> a raw mark -> temperature -> top-p -> any other mark -> one
-draw. A Llama in float32 on a CPU runs in `llama`, where rows that have ended are left out; any other model
+draw. A Llama on a CPU runs in `llama`, where rows that have ended are left out; any other model
 runs through transformers' own static cache, and a row that has ended goes on unseen until all have.
 """
 
@@ -170,8 +170,8 @@ def steps(model: Any, ids: Tensor, real: Tensor, start: int) -> Iterator[Tensor]
 
 
 def penalised(logits: Tensor, occurred: Tensor, penalty: float) -> Tensor:
-    """Return logits [B, V], reduced for ids that were `said` [B, V] are less: divided by a penalty where
-    they are above 0, else multiplied. As in transformers and in vLLM; 1 changes nothing.
+    """Return logits [B, V], lower where an id `occurred` [B, V]: divided by the penalty if above 0, else
+    multiplied. As in transformers and in vLLM; 1 changes nothing.
     """
     return torch.where(occurred, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 

@@ -28,7 +28,7 @@ except ImportError as _error:
 class Row:
     prompt: Prompt
     seed: int  # of the draws of this row
-    min_tokens: int  # tokens
+    min_tokens: int
     max_tokens: int
 
 
@@ -42,7 +42,7 @@ class Generated:
 class ModelAuthor:
     """Samples turns with a model of transformers, by `benchmarks.writing.sampler`.
 
-    Special tokens other than the end are never drawn, and the end only after `Row.fewest` tokens.
+    Special tokens other than the end are never drawn, and the end only after `Row.min_tokens` tokens.
     """
 
     def __init__(
