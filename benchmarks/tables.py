@@ -45,9 +45,10 @@ def power(results: pathlib.Path) -> str:
             by_mark.setdefault(row["mark"], []).append(row)
         for mark, of in by_mark.items():
             needed = [[str(row[f"tokens, {size} agents"]) for size in _SIZES] for row in of]
-            cells = [_run_name(content["configuration"]), mark, of[0]["nats a token"]]
+            text = f"{_run_name(content['configuration'])} ({of[0]['texts']})"
+            cells = [text, mark, of[0]["nats a token"]]
             rows.append([*cells, *(" · ".join(counts) for counts in needed)])
-            heads = ["text", "mark", "nats a token", "without a model", "with the writer's model"]
+            heads = ["texts (number)", "mark", "nats a token", "without a model", "with the writer's model"]
         caption = (
             "Tokens of an agent, its turns in chains of four joined, until it is found in"
             f" {content['share']:.0%} of texts at level {content['level']:g}, among"
@@ -75,7 +76,12 @@ def paper(results: pathlib.Path) -> str:
         if any(cells[1:]):
             rows.append([method.name, *cells])
     texts = "; ".join(f"{name}: {'; '.join(map(_texts, alike))}" for name, alike in runs.items())
-    return f"{table(heads, rows)}\n\nTexts: {texts}."
+    name, (first, *_) = next(iter(runs.items()))
+    others = [f"the paper {_mean(TABLE1['IET']['iou']):.2f}, {_mean(TABLE1['IET']['edge_similarity']):.2f}"]
+    for method in ("IET fourier, cusum", "IET gumbel, posterior"):
+        iou, edges = (_mean(_means(first, method, figure)) for figure in ("IoU", "EdgeSim"))
+        others.append(f"{method} {iou:.2f}, {edges:.2f}")
+    return f"{table(heads, rows)}\n\nIoU, EdgeSim, {name}: {'; '.join(others)}.\n\nTexts: {texts}."
 
 
 def _of_method(run: Mapping[str, Any], method: str) -> str:
@@ -88,11 +94,14 @@ def _texts(run: Mapping[str, Any]) -> str:
     """Return what the texts of a run are like, of the marks that only this run has."""
     others = [mark for mark in run["texts"] if mark not in ("fourier", "gumbel")]
     of = [cell for mark in others or run["texts"] for cell in run["texts"][mark].values()]
-    nats, repeated, turn = (_mean([cell[name] for cell in of]) for name in ("entropy", "repeated", "turn"))
+    nats, turn = (_mean([cell[name] for cell in of]) for name in ("entropy", "turn"))
+    shares = {m: _mean([c["repeated"] for c in run["texts"][m].values()]) for m in run["texts"]}
+    repeated = ", ".join(f"{share:.0%} ({mark})" for mark, share in shares.items() if mark in others)
+    repeated = repeated or f"{_mean(list(shares.values())):.0%}"
     records, settings = run["configuration"]["records"], len(next(iter(run["texts"].values())))
     return (
         f"{'other marks: ' if others else ''}{settings} settings of {records} records, {nats:.1f} nats a"
-        f" token, turns of {turn:.0f} tokens, {repeated:.0%} repeated"
+        f" token, turns of {turn:.0f} tokens, {repeated} repeated"
     )
 
 
@@ -172,7 +181,7 @@ def speed(results: pathlib.Path) -> str:
     spread = [(min(ratios[caption]), max(ratios[caption])) for caption in whats]
     row(
         "audit",
-        "a whole audit for six agents, over tokenizing the text (three texts, tokenized before): `posterior`,"
+        "an audit for six agents, over tokenizing the text (three texts, tokenized before): `posterior`,"
         " `cusum`; `posterior` on new text",
         ", ".join(f"{low:.2f} to {high:.2f} x" for low, high in spread),
     )
@@ -219,9 +228,7 @@ def errors(results: pathlib.Path) -> str:
     """Return how often an agent is named that should not be: by kind of text."""
     rows = []
     groups = _content(results, "null")["null"]
-    for name, group in (
-        (name, groups[name]) for name in ("unmarked: corpora", "marked under other keys", "all")
-    ):
+    for name, group in ((name, groups[name]) for name in ("unmarked: corpora", "marked under other keys")):
         rates = ", ".join(_rate(level) for level in group["levels"].values())
         rows.append(
             [f"{name}: an agent is found at level 0.01, 0.001, 0.0001", f"{rates} of {group['texts']:,}"]
