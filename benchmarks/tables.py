@@ -78,9 +78,9 @@ def paper(results: pathlib.Path) -> str:
     texts = "; ".join(f"{name}: {'; '.join(map(_texts, alike))}" for name, alike in runs.items())
     name, (first, *_) = next(iter(runs.items()))
     others = [f"the paper {_mean(TABLE1['IET']['iou']):.2f}, {_mean(TABLE1['IET']['edge_similarity']):.2f}"]
-    for method in ("IET fourier, cusum", "IET gumbel, posterior"):
-        iou, edges = (_mean(_means(first, method, figure)) for figure in ("IoU", "EdgeSim"))
-        others.append(f"{method} {iou:.2f}, {edges:.2f}")
+    for ours in ("IET fourier, cusum", "IET gumbel, posterior"):
+        iou, edges = (_mean(_means(first, ours, figure)) for figure in ("IoU", "EdgeSim"))
+        others.append(f"{ours} {iou:.2f}, {edges:.2f}")
     return f"{table(heads, rows)}\n\nIoU, EdgeSim, {name}: {'; '.join(others)}.\n\nTexts: {texts}."
 
 
