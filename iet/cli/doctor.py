@@ -57,6 +57,9 @@ def add(commands: Commands) -> None:
         type=int,
         help="with --server: tokens to ask for, with and without the agent (default: 800)",
     )
+    doctor.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help="with --server: for one answer (default: 120)"
+    )
     add_registry(doctor)
     doctor.add_argument("--json", action="store_true", help="print as JSON")
     doctor.set_defaults(run=_doctor, check=_check)
@@ -71,8 +74,8 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
                 "--engine-option is of an engine that is not started yet: it does not go with --server"
             )
         return
-    if any(getattr(arguments, name) is not None for name in ("agent", "tokens")):
-        parser.error("--agent and --tokens go with --server")
+    if any(getattr(arguments, name) is not None for name in ("agent", "tokens", "timeout")):
+        parser.error("--agent, --tokens and --timeout go with --server")
     if arguments.engine is None:
         if arguments.engine_option or any(
             getattr(arguments, name) is not None for name in ("model", "tokenizer", "registry")
@@ -138,7 +141,8 @@ def _ask_server(arguments: argparse.Namespace) -> int:
     from iet.cli import server_check
     from iet.report.wording import p_value
 
-    options = {name: getattr(arguments, name) for name in ("model", "engine", "tokenizer", "tokens")}
+    names = ("model", "engine", "tokenizer", "tokens", "timeout")
+    options = {name: getattr(arguments, name) for name in names}
     with progress("asking the server") as move:
         findings = server_check.ask(
             arguments.server,

@@ -440,6 +440,9 @@ def test_the_command(
     with serving(lambda body, _: write(body, "critic"), form) as server:
         assert main([*arguments[:2], server.url, *arguments[3:]]) == 1
         assert "FAILED: the mark there is that of critic" in capsys.readouterr().out
+    with serving(lambda *_: time.sleep(2) or "so", form) as server:
+        assert main([*arguments[:2], server.url, *arguments[3:], "--timeout", "0.5"]) == 3
+        assert "no answer within 0.5 s" in capsys.readouterr().err
     with serving(lambda *_: 500, form) as server:
         assert main([*arguments[:2], server.url, *arguments[3:]]) == 3
         broken = capsys.readouterr()
@@ -450,7 +453,8 @@ def test_the_command(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--server", "http://host"], ["--agent", "planner"], ["--tokens", "9"]]
+    "arguments",
+    [["--server", "http://host"], ["--agent", "planner"], ["--tokens", "9"], ["--timeout", "9"]],
 )
 def test_usage(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as error:
