@@ -38,10 +38,11 @@ _FIELDS: dict[str, tuple[str, dict[str, str]]] = {
     "sglang": ("custom_params", {"custom_logit_processor": SGLANG_PROCESSOR}),
 }
 # Fields with which a client could change or avoid the mark. SGLang's server runs the code of
-# `custom_logit_processor`; its `watermark` holds a key.
+# `custom_logit_processor`; its `watermark` holds a key. The text of a beam search has no mark.
+_BEAMS = "use_beam_search"
 _GATEWAY_FIELDS: dict[str, tuple[str, ...]] = {
-    "vllm": (),
-    "sglang": ("custom_logit_processor", "watermark"),
+    "vllm": (_BEAMS,),
+    "sglang": (_BEAMS, "custom_logit_processor", "watermark"),
 }
 
 
@@ -82,8 +83,8 @@ def enforce(
     For the gateway, which knows the agent from the authenticated identity (an API key, a client certificate).
     The client's arguments that start with iet_ are removed, such as an opt-out or a session: text of a
     session is attributed only if the auditor knows the session's id. SGLang's `custom_logit_processor`,
-    which could run the client's code on the server, and `watermark` are removed too. All other fields are
-    kept.
+    which could run the client's code on the server, `watermark` and `use_beam_search` are removed too. All
+    other fields are kept.
 
     >>> enforce({"model": "m", "vllm_xargs": {"iet_agent": "boss", "session_id": "7"}}, "planner")
     {'model': 'm', 'vllm_xargs': {'session_id': '7', 'iet_agent': 'planner'}}
@@ -112,7 +113,7 @@ def fields(engine: Engine = "vllm") -> frozenset[str]:
     """Return the top-level fields of a request that determine its mark.
 
     >>> sorted(fields("sglang"))
-    ['custom_logit_processor', 'custom_params', 'watermark']
+    ['custom_logit_processor', 'custom_params', 'use_beam_search', 'watermark']
 
     Args:
         engine: as in `body`.
@@ -177,11 +178,10 @@ def refuse_lies(
         if str(name).startswith("iet_") and (name, value) not in named[field].items():
             expected = f"{agent!r}, whose key it is, or nothing" if name == AGENT_FIELD else "none"
             raise InputError(f"{field}: got {name!s:.40} {value!r:.80}, expected {expected}")
-    if request.get("use_beam_search"):
-        raise InputError("use_beam_search: got one, expected none: the text of a beam search has no mark")
     for name in _GATEWAY_FIELDS[engine]:
-        if request.get(name) is not None and request[name] != named.get(name):
-            raise InputError(f"{name}: got one, expected none: it is the gateway's to set")
+        if request.get(name) not in (None, False, named.get(name)):
+            why = "the text of a beam search has no mark" if name == _BEAMS else "it is the gateway's to set"
+            raise InputError(f"{name}: got one, expected none: {why}")
 
 
 def _arguments(request: object, field: str) -> Mapping[str, Any]:

@@ -238,4 +238,6 @@ def test_refuse_lies_rejects_false_claims(engine: agents.Engine) -> None:
     with pytest.raises(InputError, match=r"^use_beam_search: got one, expected none"):
         agents.refuse_lies({"use_beam_search": True, **agents.body(NAME, engine=engine)}, NAME, engine=engine)
     agents.refuse_lies({"use_beam_search": False}, NAME, engine=engine)
+    named = agents.body(NAME, engine=engine)
+    assert agents.enforce({"use_beam_search": True}, NAME, engine=engine) == named
     assert set(agents.body(NAME, engine=engine)) <= agents.fields(engine)

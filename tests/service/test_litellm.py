@@ -56,6 +56,11 @@ def nothing_yet(upstream: Upstream) -> None:
         ("/v1/chat/completions", {**CHAT, "extra_body": {"extra_body": BOSS}}),
         ("/v1/chat/completions", {**CHAT, "fallbacks": [{"model": "tiny", **BOSS}]}),
         ("/v1/chat/completions", {**CHAT, "model": "absent", "fallbacks": [{"model": "tiny", **BOSS}]}),
+        ("/v1/chat/completions", {**CHAT, "fallbacks": [{"model": "tiny", "use_beam_search": True}]}),
+        (
+            "/v1/chat/completions",
+            {**CHAT, "model": "absent", "fallbacks": [{"model": "tiny", "use_beam_search": True}]},
+        ),
         (
             "/v1/chat/completions",
             {**CHAT, "model": "absent", "fallbacks": [{"model": "tiny", "extra_body": BOSS}]},
@@ -70,12 +75,13 @@ def nothing_yet(upstream: Upstream) -> None:
         ),
         ("/engines/tiny/chat/completions", CHAT),
     ],
-    ids=range(18),
+    ids=range(20),
 )
 def test_requests_to_the_engine_name_the_agent_of_the_key(
     gateway: Client, upstream: Upstream, path: str, request_: dict[str, Any]
 ) -> None:
     reply = gateway.ask(path, request_)
+    assert not any("use_beam_search" in request for *_, request in upstream.received if request)
     if request_.get("model") != "absent" and "mock_testing_fallbacks" not in request_:
         assert reply.status == 200, reply.body
         assert len(upstream.received) == 1
