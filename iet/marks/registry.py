@@ -238,7 +238,10 @@ class Registry(RegistryView):
                 if name in added:
                     raise InputError(f"agent name: got {name!r} twice, expected each once")
                 if name in state.agents:
-                    raise RegistryError(f"agent {name!r} exists; iet keys rotate gives it a new key")
+                    raise RegistryError(
+                        f"agent {name!r} exists; iet keys rotate gives it a new key (not in an export: the"
+                        " registry's auditors would not know it)"
+                    )
                 key = AgentKey(name, 0, _now(), new_secret(chosen, secret))
                 added[name], skeletons[skeleton(name)] = Agent(chosen.id, (key,)), name
             if added:
