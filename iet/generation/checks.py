@@ -15,28 +15,41 @@ MAX_TEMPERATURE = 1e6
 """Of a request that is marked."""
 
 MIN_TEMPERATURE = 0.01
-"""Of sampling that a mark can change. The random variates -log(-log u) of two tokens differ by at most 20, so
-tokens whose logits are more than 20·T apart (0.2 here) never change places, and those more than 5·T apart
-hardly ever. vLLM, too, samples at no lower temperature."""
+"""Of sampling that a mark can change at all. The random variates -log(-log u) of two tokens differ by at most
+20, so tokens whose logits are more than 20·T apart (0.2 here) never change places, and those more than 5·T
+apart hardly ever. vLLM raises lower temperatures to this one."""
+
+MIN_TOP_P = 0.01
+"""The same of top-p: less keeps a second token only if the likeliest is less likely than that. The most of
+min-p is 1 less this."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Floor:
-    """The least freedom that sampling must leave a text that family "gumbel" marks.
+    """The least freedom that sampling must leave a text that is marked.
 
-    Below the defaults the likeliest token is as good as certain, so the text would carry no mark. An operator
-    may ask for more: `IET_MIN_TEMPERATURE` and `IET_MIN_TOP_P`.
+    Below the defaults the likeliest token is nearly certain, so the text would carry hardly a mark. An
+    operator may ask for more, or for less down to `MIN_TEMPERATURE` and `MIN_TOP_P`: the variables
+    IET_MIN_TEMPERATURE and IET_MIN_TOP_P.
 
     Attributes:
-        temperature: the lowest temperature, at least 0.01.
-        top_p: the lowest top-p, above 0, at most 1; `min_p` is at most 1 - top_p.
+        temperature: the lowest temperature.
+        top_p: the lowest top-p, at most 1; `min_p` is at most 1 - top_p. For family "gumbel" alone.
     """
 
-    temperature: float = MIN_TEMPERATURE
-    top_p: float = 0.01
+    temperature: float = 0.1
+    top_p: float = 0.1
+
+    def check_shifted(self, temperature: float) -> None:
+        """Raise an InputError if a shift of the logits hardly matters at this temperature, above 0."""
+        if not temperature >= self.temperature:
+            raise InputError(
+                f"temperature: got {temperature:g}, expected 0 or at least {self.temperature:g}, for a text"
+                " that is marked: in between, the likeliest token is nearly certain"
+            )
 
     def check(self, temperature: float, top_k: float, top_p: float, min_p: float) -> None:
-        """Raise an InputError if sampling with these values, which are numbers, leaves less."""
+        """Raise an InputError if sampling with these values, which are numbers, leaves "gumbel" less."""
         wrong = ""
         if top_k == 1:
             wrong = "top_k: got 1 (or temperature 0), expected more, or all tokens"
@@ -60,10 +73,8 @@ class Floor:
             InputError: a variable is not a number, or is out of range.
         """
         default, values = cls(), list[float]()
-        for name, low, high in (
-            ("temperature", default.temperature, MAX_TEMPERATURE),
-            ("top_p", default.top_p, 1.0),
-        ):
+        ranges = {"temperature": (MIN_TEMPERATURE, MAX_TEMPERATURE), "top_p": (MIN_TOP_P, 1.0)}
+        for name, (low, high) in ranges.items():
             variable = f"IET_MIN_{name.upper()}"
             text = environment.get(variable) or str(getattr(default, name))
             try:
@@ -108,6 +119,15 @@ def check_vllm_chooses_nothing(watermark_config: object, logprobs_mode: object) 
         raise InputError(
             f'logprobs_mode: got {logprobs_mode}, expected "raw_logprobs" or "raw_logits": family "gumbel"'
             " leaves one token of a row, and log-probabilities would be of that"
+        )
+
+
+def check_vllm_drafts(rejection_sample_method: object) -> None:
+    """Raise an InputError if vLLM accepts drafts at random, whatever the mark; None: its default."""
+    if rejection_sample_method == "synthetic":
+        raise InputError(
+            "rejection_sample_method: got 'synthetic', expected 'standard' or 'block': it accepts drafts at a"
+            " given rate, and those have no mark"
         )
 
 

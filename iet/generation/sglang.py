@@ -158,6 +158,7 @@ class _Batch:
             temperature = request.sampling_params.temperature
             if not 0 < temperature <= MAX_TEMPERATURE:  # embed_ would refuse the other rows with it
                 raise InputError(f"temperature: got {temperature}, expected at most {MAX_TEMPERATURE:g}")
+            _of_environment()[1].check_shifted(temperature)
         if self.sessions.own.profile.family.chooses:
             filter_ = _filter_of(request.sampling_params)
         self.rows.add(row, context, slot, count, temperature, filter_)

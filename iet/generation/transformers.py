@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from iet.errors import InputError, SchemeMismatch, ShapeError, missing
 from iet.generation.checks import (
     MIN_TEMPERATURE,
+    MIN_TOP_P,
     before_temperature,
     check_model_vocabulary,
     check_registry,
@@ -337,12 +338,19 @@ def _why_unmarked(config: Any, chooses: bool) -> str | None:
         )
     if config.do_sample is not True:  # then top_k and temperature have no effect
         return None
-    if config.top_k == 1 and (config.num_beams or 1) == 1:  # beams keep at least two tokens
+    of_beams = (config.num_beams or 1) > 1  # they keep at least two tokens
+    if config.top_k == 1 and not of_beams:
         return "top_k is 1, which leaves no choice between tokens: pass a larger one to generate, or 0"
     if config.temperature is not None and config.temperature < MIN_TEMPERATURE:
         return (
             f"temperature is {config.temperature:g}, at which the likeliest token is as good as certain: pass"
             f" at least {MIN_TEMPERATURE:g} to generate"
+        )
+    if config.top_p is not None and config.top_p < MIN_TOP_P and not of_beams:
+        return f"top_p is {config.top_p:g}, which leaves one token: pass at least {MIN_TOP_P:g} to generate"
+    if config.min_p is not None and config.min_p > 1 - MIN_TOP_P and not of_beams:
+        return (
+            f"min_p is {config.min_p:g}, which leaves one token: pass at most {1 - MIN_TOP_P:g} to generate"
         )
     return None
 

@@ -165,12 +165,21 @@ def test_warns_without_sampling_and_marks_nothing(options: Any, why: str) -> Non
 
 
 @pytest.mark.parametrize("family", ["fourier", "gumbel"])
-@pytest.mark.parametrize("options", [{"top_k": 1}, {"temperature": 0.009}, {"top_k": 1, "temperature": 5.0}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_k": 1},
+        {"temperature": 0.009},
+        {"top_k": 1, "temperature": 5.0},
+        {"top_p": 1e-5},
+        {"min_p": 0.999},
+    ],
+)
 def test_warns_if_sampling_has_no_choice(family: str, options: Any) -> None:
     registry = team(family=family)
     name = next(iter(options))
     unmarked = generate(None, **options)
-    with pytest.warns(UserWarning, match=f"nothing is marked: {name} is {options[name]}, .*pass") as caught:
+    with pytest.warns(UserWarning, match=f"nothing is marked: {name} is {options[name]:g}, .*pass") as caught:
         output = generate(config(registry, "planner"), **options)
     assert sum("nothing is marked" in str(warning.message) for warning in caught) == 1
     assert torch.equal(output.sequences, unmarked.sequences)

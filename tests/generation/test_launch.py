@@ -106,6 +106,15 @@ def test_drafts_need_the_v2_runner(host: Callable[..., Registry], monkeypatch: p
         suffix = failures(options={name: '{"method": "suffix"}'})["runner"]
         assert suffix.startswith("the V2 runner takes no drafts of suffix, and the V1 runner takes no drafts")
         assert failures(options={name: '{"method": "draft_model", "model": "suffix-draft"}'}) == {}
+        vocabulary = failures(options={name: '{"use_heterogeneous_vocab": true}'})["runner"]
+        assert vocabulary.startswith("the V2 runner does not know use_heterogeneous_vocab, and the V1 runner")
+        synthetic = failures(options={name: '{"rejection_sample_method": "synthetic"}'})["drafts"]
+        assert synthetic.startswith(
+            "rejection_sample_method: got 'synthetic', expected 'standard' or 'block'"
+        )
+        with monkeypatch.context() as v2:
+            v2.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+            assert failures(options={name: '{"method": "suffix"}'})["runner"] == suffix
         with monkeypatch.context() as v1:
             v1.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
             assert failures(options={name: "{}"})["runner"].startswith("VLLM_USE_V2_MODEL_RUNNER=0 asks for")
@@ -117,6 +126,9 @@ def test_drafts_need_the_v2_runner(host: Callable[..., Registry], monkeypatch: p
     assert "the V2 runner needs triton with a backend for CPUs" in failures(options=options)["runner"]
     backends.append(types.SimpleNamespace(name="cpu"))
     assert failures(options=options) == {}
+    backends.clear()
+    monkeypatch.setattr(launch, "_package", lambda engine: ("vllm", "0.33.0+cpu"))
+    assert "the V2 runner needs triton with a backend for CPUs" in failures(options=options)["runner"]
     monkeypatch.setattr(launch, "_package", lambda engine: ("vllm", "0.33.0"))
     monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None)
     assert "the V2 runner needs triton, which is not installed" in failures(options=options)["runner"]

@@ -124,6 +124,7 @@ def test_retracted_and_chunked_requests_are_not_stale(
         ({"iet_agent": None}, 1.0, "is missing"),
         ({"other": 1}, 1.0, "is missing"),
         ({"iet_agent": "planner"}, 1e7, "got 10000000.0"),
+        ({"iet_agent": "planner"}, 0.05, "temperature: got 0.05, expected 0 or at least 0.1"),
     ],
 )
 def test_unmarkable_request_ends_alone(

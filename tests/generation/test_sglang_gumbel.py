@@ -101,9 +101,9 @@ def token_of(
     ("sampling", "message"),
     [
         ({"top_k": 1}, "top_k: got 1 (or temperature 0)"),
-        ({"temperature": 0.009}, "temperature: got 0.009, expected at least 0.01"),
-        ({"top_p": 1e-5}, "top_p: got 1e-05, expected at least 0.01"),
-        ({"min_p": 0.999}, "min_p: got 0.999, expected at most 0.99"),
+        ({"temperature": 0.009}, "temperature: got 0.009, expected at least 0.1"),
+        ({"top_p": 1e-5}, "top_p: got 1e-05, expected at least 0.1"),
+        ({"min_p": 0.999}, "min_p: got 0.999, expected at most 0.9"),
         ({"return_logprob": True}, "logprobs: got"),
     ],
 )

@@ -125,10 +125,12 @@ def test_gumbel_rejects_greedy_requests(host: Any, validate: Any, monkeypatch: p
     host(family="gumbel")
     marked = {"iet_agent": "planner"}
     for sampling, refused in (
-        ({"temperature": 0}, "temperature: got 0, expected at least 0.01"),
+        ({"temperature": 0}, "temperature: got 0, expected at least 0.1"),
+        ({"temperature": 0.001}, "temperature: got 0.01, expected at least 0.1"),  # vLLM raises it
         ({"top_k": 1}, r"top_k: got 1 \(or temperature 0\), expected more"),
-        ({"top_p": 1e-5}, "top_p: got 1e-05, expected at least 0.01"),
-        ({"min_p": 0.995}, "min_p: got 0.995, expected at most 0.99"),
+        ({"top_p": 1e-5}, "top_p: got 1e-05, expected at least 0.1"),
+        ({"top_p": 0.01}, "top_p: got 0.01, expected at least 0.1"),
+        ({"min_p": 0.95}, "min_p: got 0.95, expected at most 0.9"),
     ):
         with pytest.raises(VLLMValidationError, match=f"{refused}.*gumbel"):
             validate(SamplingParams(**sampling, extra_args=marked))
@@ -141,6 +143,38 @@ def test_gumbel_rejects_greedy_requests(host: Any, validate: Any, monkeypatch: p
     processor = IETLogitsProcessor(config(), Slots(4).state)
     assert processor.add_request(0, SamplingParams(temperature=0)) is False  # a warm-up of vLLM's own
     assert processor.add_request(0, SamplingParams()) is True
+
+
+def test_fourier_rejects_temperatures_near_0(host: Any, validate: Any) -> None:
+    host()
+    marked = {"iet_agent": "planner"}
+    with pytest.raises(VLLMValidationError, match=r"temperature: got 0\.05, expected 0 or at least 0\.1"):
+        validate(SamplingParams(temperature=0.05, extra_args=marked))
+    validate(SamplingParams(temperature=0, extra_args=marked))
+    validate(SamplingParams(temperature=0.05))
+    host(placement="raw")
+    validate(SamplingParams(temperature=0.05, extra_args=marked))
+
+
+def test_a_beam_search_is_no_request_of_the_default_agent(
+    host: Any, validate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IET_DEFAULT_AGENT", "critic")
+    step = SamplingParams(logprobs=4, max_tokens=1, detokenize=False)
+    host(family="gumbel")
+    validate(step)
+    monkeypatch.setenv("IET_REQUIRE_AGENT", "1")
+    validate(SamplingParams(logprobs=4, max_tokens=1))
+    with pytest.raises(VLLMValidationError, match="A beam search loses the name"):
+        validate(step)
+
+
+def test_rejects_drafts_that_are_accepted_at_random(host: Any) -> None:
+    host()
+    synthetic = config()
+    synthetic.speculative_config = SimpleNamespace(rejection_sample_method="synthetic")
+    with pytest.raises(InputError, match="rejection_sample_method: got 'synthetic'"):
+        IETLogitsProcessor(synthetic, Slots(4).state)
 
 
 def test_an_operator_sets_a_floor(host: Any, validate: Any, monkeypatch: pytest.MonkeyPatch) -> None:

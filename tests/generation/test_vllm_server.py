@@ -61,6 +61,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "temperature 0": {"temperature": 0.0, "repetition_penalty": 1.2},
     "`top_k` 1": {"top_k": 1},
     "`top_p` 1e-5": {"top_p": 1e-5},
+    "temperature 0.01": {"temperature": 0.01},
     "beam search": BEAMS,
 }
 """Row of the guide's table -> fields of a request for a completion; "tools" are asked for in a chat."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from iet.errors import BackendUnavailable, IetError, InputError, missing
-from iet.generation.checks import check_model_vocabulary, check_vllm_chooses_nothing
+from iet.generation.checks import check_model_vocabulary, check_vllm_chooses_nothing, check_vllm_drafts
 from iet.kernels import prepare
 
 try:
@@ -83,6 +83,7 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
         IET_REQUIRE_AGENT: 1 refuses requests that would be unmarked.
         IET_SECRET_MOUNT: 1 accepts a read-only mount of any file mode.
         IET_FREE_FIRST, IET_FREE_RATE: the free tokens of family "gumbel". Default: those of `FreeTokens`.
+        IET_MIN_TEMPERATURE, IET_MIN_TOP_P: the least freedom of marked requests. Default: that of `Floor`.
 
     Args:
         vllm_config: vLLM's configuration.
@@ -111,6 +112,8 @@ class IETLogitsProcessor(*_interfaces):  # type: ignore[misc]  # those that the 
             check_vllm_chooses_nothing(
                 getattr(vllm_config, "watermark_config", None), getattr(model, "logprobs_mode", None)
             )
+        drafts = getattr(vllm_config, "speculative_config", None)
+        check_vllm_drafts(getattr(drafts, "rejection_sample_method", None))
         is_v2 = hasattr(where, "all_token_ids")
         device = torch.device(where.device if is_v2 else where)
         if device.type not in ("cpu", "cuda"):

@@ -75,7 +75,7 @@ class Settings:
             raise InputError(f"{AGENT} and {UNMARKED}: got both, expected one of them")
         if agent is None:
             slot = -1 if unmarked else self.default
-            if slot < 0 and self.require_agent:
+            if self.require_agent and (slot < 0 or _is_of_beams(params)):
                 raise InputError(
                     f"{AGENT}: got {'an opt-out' if unmarked else 'none'}, but this server marks every text:"
                     f' expected the name of an agent, over HTTP as "vllm_xargs": {{"{AGENT}": NAME}}. A beam'
@@ -107,6 +107,8 @@ class Settings:
         if slot >= 0 and self.chooses:
             self.floor.check(params.temperature, params.top_k, params.top_p, params.min_p)
             check_number("temperature", params.temperature, 0, MAX_TEMPERATURE, integer=False)
+        elif slot >= 0 and params.temperature != 0 and self.keys.profile.scheme.placement != "raw":
+            self.floor.check_shifted(params.temperature)  # 0 is greedy, and shifted as at temperature 1
         if slot >= 0:
             check_seed(params.seed)
         limit = getattr(params, "max_tokens", None)
@@ -157,6 +159,11 @@ class RequestKeys:
         self._count += 1
         check_seed(seed)
         return request_key(f"{self._engine}/{self._count}" if seed is None else f"seed {seed}")
+
+
+def _is_of_beams(params: Any) -> bool:
+    """Return whether a request is a step of a beam search, which lacks the client's fields."""
+    return bool(params.max_tokens == 1 and params.logprobs and params.detokenize is False)
 
 
 def preload() -> None:
