@@ -56,7 +56,7 @@ def test_the_unchanged_auditor_names_the_agent(
     registry: iet.Registry, mark: Any, request_: dict[str, Any]
 ) -> None:
     with hosted(chain(200, 0.3, 0.0), registry, mark=mark) as (model, _):
-        answer = model.write("critic", {**request_, "max_tokens": 300})
+        answer = model.write("critic", {**request_, "max_tokens": 600})
     assert iet.Auditor(registry, level=1e-4).audit(answer.text).found == ("critic",)
     assert answer.finish_reason == "length"
 

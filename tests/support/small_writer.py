@@ -16,6 +16,7 @@ import numpy as np
 import iet
 from iet.marks.tokenizer import Tokenizer
 from tests.support.chat_server import Server, serving
+from tests.support.teams import secret
 
 END = "<|im_end|>"
 
@@ -29,9 +30,10 @@ def words(count: int | None = None) -> tuple[str, ...]:
 
 
 def gumbel_team(names: Iterable[str]) -> iet.Registry:
-    """Return a registry in memory of agents with keys of family gumbel."""
+    """Return a registry in memory of agents with keys of family gumbel, the same in every run."""
     registry = iet.Registry.create(None, tokenizer="iet:demo", scheme=iet.Scheme(family="gumbel"))
-    registry.add_many(names)
+    for name in names:
+        registry.add(name, secret=secret(name))
     return registry
 
 
