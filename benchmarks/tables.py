@@ -81,7 +81,8 @@ def paper(results: pathlib.Path) -> str:
     for ours in ("IET fourier, cusum", "IET gumbel, posterior"):
         iou, edges = (_mean(_means(first, ours, figure)) for figure in ("IoU", "EdgeSim"))
         others.append(f"{ours} {iou:.2f}, {edges:.2f}")
-    return f"{table(heads, rows)}\n\nIoU, EdgeSim, {name}: {'; '.join(others)}.\n\nTexts: {texts}."
+    more = f"IoU, EdgeSim, {name}: {'; '.join(others)}."
+    return f"{table(heads, rows)}\n\n{more}\n\nTexts, settings × records: {texts}."
 
 
 def _of_method(run: Mapping[str, Any], method: str) -> str:
@@ -99,10 +100,8 @@ def _texts(run: Mapping[str, Any]) -> str:
     repeated = ", ".join(f"{share:.0%} ({mark})" for mark, share in shares.items() if mark in others)
     repeated = repeated or f"{_mean(list(shares.values())):.0%}"
     records, settings = run["configuration"]["records"], len(next(iter(run["texts"].values())))
-    return (
-        f"{'other marks: ' if others else ''}{settings} settings of {records} records, {nats:.1f} nats a"
-        f" token, turns of {turn:.0f} tokens, {repeated} repeated"
-    )
+    label = "other marks: " if others else ""
+    return f"{label}{settings} × {records}, {nats:.1f} nats, turns of {turn:.0f}, {repeated} repeated"
 
 
 def _runs(results: pathlib.Path, name: str) -> list[pathlib.Path]:
@@ -230,9 +229,7 @@ def errors(results: pathlib.Path) -> str:
     groups = _content(results, "null")["null"]
     for name, group in ((name, groups[name]) for name in ("unmarked: corpora", "marked under other keys")):
         rates = ", ".join(_rate(level) for level in group["levels"].values())
-        rows.append(
-            [f"{name}: an agent is found at level 0.01, 0.001, 0.0001", f"{rates} of {group['texts']:,}"]
-        )
+        rows.append([f"{name}: found at level 0.01, 0.001, 0.0001", f"{rates} of {group['texts']:,}"])
     links = ", ".join(_link(name, name) for name in ("null", "promises", "security"))
     return f"{table(('event', 'measured'), [*rows, *_of_marked_text(results)])}\n\nMeasured: {links}."
 
