@@ -133,7 +133,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
     The documented default. With a scheme of family "gumbel" it chooses the token itself
     (docs/internals/gumbel.md): that needs `do_sample=True` and no beams. Under greedy decoding or beam search
     nothing could be marked: `generate` then warns and its logits stay as they are. In every family it does so
-    if it samples with `top_k=1` or a temperature below 0.01.
+    if it samples with `top_k=1`, a temperature or `top_p` below 0.01, or a `min_p` above 0.99.
 
     In family "gumbel" the first tokens of an answer, and a small share of the others, are left to the sampler
     (`FreeTokens`), so that the same prompt gets different answers. Rows differ in their free tokens.
