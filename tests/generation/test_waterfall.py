@@ -86,7 +86,7 @@ def test_audit_distinguishes_two_agents(
 
 def test_registry_keys_do_not_find_waterfall_marks(written: list[str]) -> None:
     registry = iet.Registry.create(None, tokenizer=MODEL)
-    registry.add("planner")
+    registry.add("planner", secret=b"p" * 32)
     assert iet.Auditor(registry).audit(" ".join(written)).coverage == 0
 
 
