@@ -48,7 +48,7 @@ def listen(host: str, port: int, *, loopback: bool) -> socket.socket:
             f"host: got {host!r:.80} and --no-auth, expected 127.0.0.1 or ::1: other machines reach it"
         )
     try:
-        return socket.create_server(
+        listening = socket.create_server(
             address,
             family=family,
             dualstack_ipv6=family is socket.AF_INET6 and socket.has_dualstack_ipv6(),
@@ -57,6 +57,10 @@ def listen(host: str, port: int, *, loopback: bool) -> socket.socket:
         raise InputError(
             f"host, port: got {host!r:.80}, {port}, where this process cannot listen ({error.strerror})"
         ) from None
+    # Connections inherit this; asyncio sets it only for sockets of its own. Without it the body of an answer
+    # waits up to 40 ms for the client to acknowledge the headers.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def run(

@@ -6,6 +6,7 @@ import hashlib
 import json
 import pathlib
 import re
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ import iet
 from iet.report.html import page
 from iet.service.credentials import add_token
 from iet.service.requests import readable_documents
+from iet.service.server import listen
 from tests.support.conditions import posix
 from tests.support.registries import spellings
 from tests.support.service import JSON, LINES, Client, Running, registry_file, serving
@@ -477,3 +479,12 @@ def test_without_tokens_only_names_of_this_machine_are_served(
             assert service.ask("/v1/audit", {"text": "w1"}, Host=host).status == 200
         for host in ("evil.example", "127.0.0.1.evil.example:80", f"evil.example:{service.port}", ""):
             assert service.ask("/v1/audit", {"text": "w1"}, Host=host).status == 403
+
+
+def test_bodies_of_answers_do_not_wait_for_the_client() -> None:
+    with (
+        listen("127.0.0.1", 0, loopback=True) as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
