@@ -83,10 +83,12 @@ class Stage:
             return time.perf_counter() - started
 
     def validate(self) -> None:
-        """Check that the agent is found in three answers of each server that marks."""
+        """Check that the agent is found in eight answers of each server that marks."""
         _ = self.servers
         for name, registry in self.registries.items():
-            text = "\n".join(self.ask(name, number) for number in (0, 4, 8))
+            numbers = range(0, REQUESTS * len(ROLES), len(ROLES))  # all of one agent
+            with concurrent.futures.ThreadPoolExecutor(REQUESTS) as pool:
+                text = "\n".join(pool.map(functools.partial(self.ask, name), numbers))
             found = iet.Auditor(registry).audit(text).found
             if self.tokens >= 100 and ROLES[0] not in found:
                 raise IetError(f"{name}: found {list(found)} in answers of {ROLES[0]}")
