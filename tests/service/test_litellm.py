@@ -56,11 +56,6 @@ def nothing_yet(upstream: Upstream) -> None:
         ("/v1/chat/completions", {**CHAT, "extra_body": {"extra_body": BOSS}}),
         ("/v1/chat/completions", {**CHAT, "fallbacks": [{"model": "tiny", **BOSS}]}),
         ("/v1/chat/completions", {**CHAT, "model": "absent", "fallbacks": [{"model": "tiny", **BOSS}]}),
-        ("/v1/chat/completions", {**CHAT, "fallbacks": [{"model": "tiny", "use_beam_search": True}]}),
-        (
-            "/v1/chat/completions",
-            {**CHAT, "model": "absent", "fallbacks": [{"model": "tiny", "use_beam_search": True}]},
-        ),
         (
             "/v1/chat/completions",
             {**CHAT, "model": "absent", "fallbacks": [{"model": "tiny", "extra_body": BOSS}]},
@@ -75,13 +70,12 @@ def nothing_yet(upstream: Upstream) -> None:
         ),
         ("/engines/tiny/chat/completions", CHAT),
     ],
-    ids=range(20),
+    ids=range(18),
 )
 def test_requests_to_the_engine_name_the_agent_of_the_key(
     gateway: Client, upstream: Upstream, path: str, request_: dict[str, Any]
 ) -> None:
     reply = gateway.ask(path, request_)
-    assert not any("use_beam_search" in request for *_, request in upstream.received if request)
     if request_.get("model") != "absent" and "mock_testing_fallbacks" not in request_:
         assert reply.status == 200, reply.body
         assert len(upstream.received) == 1
@@ -90,6 +84,17 @@ def test_requests_to_the_engine_name_the_agent_of_the_key(
         assert request["vllm_xargs"] == PLANNER
         assert "iet_agent" not in request
         assert "sk-planner" not in headers.get("authorization", "")
+
+
+def test_a_fallback_cannot_ask_for_a_beam_search(
+    gateway: Client, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream, "status", 500)
+    beams = {"model": "tiny", "use_beam_search": True, "top_k": 7}
+    assert gateway.ask("/v1/chat/completions", {**CHAT, "fallbacks": [beams]}).status == 500
+    requests = [request for *_, request in upstream.received]
+    assert [request for request in requests if request.get("top_k") == 7]
+    assert not [request for request in requests if "use_beam_search" in request]
 
 
 def test_a_session_is_passed_on_and_kept(upstream: Upstream, tmp_path: pathlib.Path) -> None:

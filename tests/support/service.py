@@ -207,6 +207,7 @@ class Upstream:
 
     def __init__(self) -> None:
         self.received: list[tuple[str, str, dict[str, str], Any]] = []
+        self.status = 200
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body, more = b"", True
@@ -218,7 +219,7 @@ class Upstream:
         self.received.append((scope["method"], scope["path"], headers, request))
         answer = json.dumps(_completion(request or {})).encode()
         media = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
-        await send({"type": "http.response.start", "status": 200, "headers": media})
+        await send({"type": "http.response.start", "status": self.status, "headers": media})
         await send({"type": "http.response.body", "body": answer})
 
 
