@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from iet.errors import InputError, check_number, shown
+from iet.generation.checks import Floor
 
 Mark = Literal["select", "walk"]
 
@@ -104,8 +105,8 @@ _NEUTRAL: Mapping[str, Any] = {
 }
 """Fields that are refused unless they have this value. (Chunks would start the count of a penalty anew.)"""
 
-_RANGES = {"temperature": (0.1, 100), "top_p": (0.1, 1), "min_p": (0, 0.9)}
-"""Outside of these nothing is left to choose."""
+_RANGES = {"temperature": (Floor.temperature, 100), "top_p": (Floor.top_p, 1), "min_p": (0, 1 - Floor.top_p)}
+"""Outside of these hardly anything is left to choose."""
 
 
 def named(provider: object) -> tuple[str, Provider]:
