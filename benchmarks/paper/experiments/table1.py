@@ -315,7 +315,7 @@ def _compared(
 def _over_settings(
     pairs: Sequence[tuple[Sequence[float | None], Sequence[float | None]]],
 ) -> list[float | None]:
-    """Return ours - theirs of each record, as the mean over settings; all have the same records.
+    """Return the difference of each record, as the mean over settings, which have the same records.
 
     A record has the same task in every setting, so that its differences are not independent.
     """
