@@ -104,3 +104,12 @@ def match_segments(segments: Labels, turns: Labels, agents: Labels) -> Labels:
     first = dict(zip(*np.unique(turns, return_index=True), strict=True))
     speaker = {segment: agents[first[turn]] for segment, turn in best_one_to_one(segments, turns).items()}
     return np.array([speaker[segment] for segment in segments.tolist()], np.int64)
+
+
+def ordered_segments(segments: Labels, turns: Labels, agents: Labels) -> Labels:
+    """Return the agent of each token [T]: the s-th segment takes the agent of the s-th turn.
+
+    This needs the number of turns and their speakers in order; nothing is matched.
+    """
+    _, first = np.unique(turns, return_index=True)
+    return np.asarray(agents[first][np.unique(segments, return_inverse=True)[1]], np.int64)

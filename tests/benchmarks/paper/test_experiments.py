@@ -29,7 +29,7 @@ from benchmarks.paper import quoted  # noqa: E402
 from benchmarks.paper.asking import OpenAIEndpoint, Sampling  # noqa: E402
 from benchmarks.paper.conversations.author import ModelAuthor  # noqa: E402
 from benchmarks.paper.conversations.records import read_records  # noqa: E402
-from benchmarks.paper.experiments import alterations, power, sweeps, table1  # noqa: E402
+from benchmarks.paper.experiments import alterations, power, sweeps, table1, told  # noqa: E402
 from benchmarks.paper.experiments.study import MARKED, Options, Study  # noqa: E402
 from benchmarks.paper.marks import Marker, agent_name  # noqa: E402
 from benchmarks.paper.reading import readers, scoring  # noqa: E402
@@ -238,6 +238,26 @@ def test_redaction_and_oracle_compare_the_same_texts(study: Study) -> None:
     alterations.oracle(study, CHAIN)
     read = by_cell(result(study, "oracle")["rows"], "mark", "reader")
     assert mean_accuracy(read["gumbel", "oracle"]) >= mean_accuracy(read["gumbel", "free"])
+
+
+def test_every_method_gets_the_order_of_the_speakers(study: Study) -> None:
+    told.told(study, CHAIN, ["gumbel"])
+    content = result(study, "told")
+    read = by_cell(content["rows"], "method")
+    segmenters = {f"{name}, in order" for name in told.SEGMENTERS}
+    readers_of_marks = {f"IET {mark}, {by}" for mark in MARKED for by in ("in order", "cusum as printed")}
+    assert {method for (method,) in read} == segmenters | readers_of_marks
+    for mark in MARKED:
+        in_order = mean_accuracy(read[f"IET {mark}, in order",])
+        assert in_order > mean_accuracy(read["TextTiling, in order",])
+        assert in_order > mean_accuracy(read[f"IET {mark}, cusum as printed",])
+    equal_parts = mean_accuracy(read["Equal parts, in order",])
+    assert equal_parts > 0.7  # all turns have 40 tokens
+    difference = {(row["ours"], row["against"]): row for row in content["against"]}
+    assert len(difference) == 2 * (len(segmenters) + 1)
+    row = difference["IET gumbel, in order", "TextTiling, in order"]
+    expected = mean_accuracy(read["IET gumbel, in order",]) - mean_accuracy(read["TextTiling, in order",])
+    assert row["TokenAcc, mean difference"][0] == pytest.approx(expected, abs=1e-5)
 
 
 def test_every_transformation_is_measured_or_names_its_missing_model(study: Study) -> None:
