@@ -78,6 +78,8 @@ def _sign(arguments: argparse.Namespace) -> int:
     envelope = read_bytes(arguments.file, max_bytes=sign.MAX_BYTES + 1)
     output = arguments.output or arguments.file
     refuse_to_replace(arguments, [], [output])
+    if arguments.timestamp is not None:
+        sign.check_authority(arguments.timestamp)  # before a key is used
     signers = signers_of(arguments) if arguments.sign or arguments.public else []
     try:
         added = sign.add_signatures(envelope, signers) if signers else envelope

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import socket
+import threading
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -162,9 +163,32 @@ def test_an_authority_that_cannot_be_reached_or_is_silent_is_reported(authority:
     assert "password" not in str(caught.value)
     with pytest.raises(BackendUnavailable, match="Connection refused"):
         sign.request_timestamp(address, DATA)
-    for address in ("tsa", "file:///etc/passwd", "http://", "http://[", "http://a:x/", "https://é.org"):
+    wrong = ["tsa", "file:///etc/passwd", "http://", "http://[", "http://a:x/", "https://é.org"]
+    wrong += ["https://a..b/tsr", f"https://{'a' * 64}.org/tsr", "https://localhost/a b?token=password"]
+    for address in wrong:
         with pytest.raises(InputError, match="time stamp: got no URL"):
             sign.request_timestamp(address, DATA)
+    for address in ("https://user:password@localhost/tsr", "https://password@localhost:1/tsr"):
+        with pytest.raises(InputError, match="a URL with a user or a password") as refused:
+            sign.request_timestamp(address, DATA)
+        assert "password@" not in str(refused.value)
+
+
+@pytest.mark.parametrize("answer", [b"password\r\n\r\n", b"HTTP/1.1 password\r\n\r\n"])
+def test_words_of_an_answer_that_is_no_http_are_not_shown(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def once() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=once)
+        thread.start()
+        with pytest.raises(BackendUnavailable, match=r"cannot be reached \(BadStatusLine\)"):
+            sign.request_timestamp(f"http://127.0.0.1:{listener.getsockname()[1]}/", DATA)
+        thread.join()
 
 
 def test_files_without_certificates_are_refused(tmp_path: pathlib.Path) -> None:

@@ -16,6 +16,7 @@ try:
     )
     from iet.report.sign.timestamps import (
         add_timestamps,
+        check_authority,
         load_roots,
         request_timestamp,
         verify_timestamp,
@@ -32,6 +33,7 @@ __all__ = [
     "Verified",
     "add_signatures",
     "add_timestamps",
+    "check_authority",
     "embed_manifest",
     "load_public_key",
     "load_roots",

@@ -32,6 +32,12 @@ MAX_ANSWER = 1 << 17
 """Maximum size in bytes of an authority's answer; usual ones have 1 to 8 KiB."""
 
 
+def check_authority(url: str) -> None:
+    """Raise an InputError if a URL is invalid, BackendUnavailable if the extra is not installed."""
+    _client()
+    _checked_host(url)
+
+
 def request_timestamp(url: str, data: bytes, *, timeout: float = TIMEOUT) -> bytes:
     """Return a time stamp of `data`. Only its SHA-256 and a random nonce are sent.
 
@@ -54,7 +60,9 @@ def request_timestamp(url: str, data: bytes, *, timeout: float = TIMEOUT) -> byt
             content = answer.read(MAX_ANSWER)
     except urllib.error.HTTPError as error:
         raise BackendUnavailable(f"{name}: HTTP {error.code}, expected a time stamp") from None
-    except (OSError, http.client.HTTPException) as error:
+    except http.client.HTTPException as error:  # its words may quote the URL or the answer
+        raise BackendUnavailable(f"{name}: cannot be reached ({type(error).__name__})") from None
+    except OSError as error:
         reason = getattr(error, "reason", None) or str(error) or type(error).__name__
         raise BackendUnavailable(f"{name}: cannot be reached ({reason})") from None
     try:
@@ -157,10 +165,17 @@ def _client() -> Any:
 
 def _checked_host(url: str) -> str:
     """Return scheme and host of a URL for messages, because the rest may hold a password."""
+    expected = "expected one such as https://freetsa.org/tsr"
     try:
         parts = urllib.parse.urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and url.isascii() and url.isprintable():
-            return f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+        port = parts.port
     except ValueError:
-        pass
-    raise InputError("time stamp: got no URL, expected one such as https://freetsa.org/tsr")
+        raise InputError(f"time stamp: got no URL, {expected}") from None
+    if "@" in parts.netloc:
+        raise InputError(f"time stamp: got a URL with a user or a password, {expected}")
+    labels = (parts.hostname or "").removesuffix(".").split(".")
+    printable = url.isascii() and url.isprintable() and " " not in url
+    if parts.scheme not in ("http", "https") or not printable or not all(0 < len(x) < 64 for x in labels):
+        raise InputError(f"time stamp: got no URL, {expected}")
+    host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
+    return f"{parts.scheme}://{host}" + (f":{port}" if port else "")
