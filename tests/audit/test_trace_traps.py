@@ -134,8 +134,57 @@ def test_each_managed_agent_of_smolagents_has_its_own_answer() -> None:
     logs = (
         f"Execution logs:\n{start} 'critic':\nC\n{start} 'planner':\nP\nLast output from code snippet:\nNone"
     )
-    step = {"step_number": 1, "model_output": None, "observations": logs}
+    code = [call("python_interpreter", code="critic('a'); planner('b')")]
+    step = {"step_number": 1, "model_output": None, "tool_calls": code, "observations": logs}
     assert claims_of([step]) == [("C", "critic", True), ("P", "planner", True)]
+    page = [call("visit_webpage", url="http://a.example")]  # a page may have these words
+    assert claims_of([{**step, "tool_calls": page}]) == []
+
+
+@pytest.mark.parametrize("answer", ['{"assistant": "critic"}', '{"handoff_to": "critic"}'])
+def test_a_tool_that_puts_out_an_agents_name_gives_it_no_text(answer: str) -> None:
+    asked = said(None, tool_calls=[call("read_file")])
+    assert claims_of([USER, asked, result(answer), said("P")]) == [("P", None, True)]
+    assert claims_of([USER, result(answer, "c2", name="read_file"), said("P")]) == [("P", None, True)]
+    assert claims_of([USER, HAND_OVER, result(answer), said("C")]) == [("C", "critic", True)]
+
+
+@pytest.mark.parametrize("role", ["assistant", "user"])
+def test_json_that_a_model_wrote_names_no_writer(role: str) -> None:
+    text = json.dumps({"role": role, "name": "critic", "content": "P"})
+    attributes = {"gen_ai.agent.name": "planner", "ai.response.text": text}
+    span = {"span_id": "1", "name": "ai.generateText", "attributes": attributes}
+    (piece,) = claims_of([span])
+    assert piece[1] == "planner"
+
+
+def test_ids_are_those_of_one_trace() -> None:
+    def span(trace: str, identity: str, **fields: Any) -> dict[str, Any]:
+        return {"trace_id": trace, "span_id": identity, "name": "chat", "start_time": identity, **fields}
+
+    written = {"gen_ai.completion": json.dumps([said("P")])}
+    spans = [
+        span("t1", "1", attributes={"gen_ai.agent.name": "planner"}),
+        span("t2", "1", attributes={"gen_ai.agent.name": "critic"}),
+        span("t1", "2", parent_id="1", attributes=written),
+    ]
+    assert claims_of(spans) == [("P", "planner", True)]
+    generation = {"id": "g1", "type": "GENERATION", "startTime": "2026-01-01T00:00:00Z"}
+    runs = [
+        {**generation, "traceId": f"t{agent}", "output": text, "metadata": {"agent_name": agent}}
+        for agent, text in (("planner", "P"), ("critic", "C"))
+    ]
+    assert sorted(claims_of(runs)) == [("C", "critic", True), ("P", "planner", True)]
+
+
+def test_times_in_numbers_and_texts_are_in_one_order() -> None:
+    def span(start: int | str, text: str) -> dict[str, Any]:
+        attributes = {"gen_ai.agent.name": "planner", "gen_ai.completion": text}
+        return {"spanId": text, "name": "chat", "startTimeUnixNano": start, "attributes": attributes}
+
+    for times in ((1700000000_000000001, "1700000000000000002"), ("999", 1700000000_000000000)):
+        spans = [span(time, text) for time, text in zip(times, ("first", "second"), strict=True)]
+        assert [piece[0] for piece in claims_of(spans[::-1])] == ["first", "second"]
 
 
 def line(number: int, role: str, content: Any, **fields: Any) -> dict[str, Any]:

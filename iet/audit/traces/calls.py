@@ -33,6 +33,7 @@ class Call:
 
     Attributes:
         origin: its place in the record, for reports.
+        trace: the id of its trace, in which ids of calls are unique; None: unknown.
         id, parent: of this call, and of the call around it; None: unknown.
         start, end: texts that sort as the times do.
         kind: `MODEL`, `AGENT` or `TOOL`; None: another kind. A tool's output is no agent's text.
@@ -45,6 +46,7 @@ class Call:
     """
 
     origin: str
+    trace: str | None = None
     id: str | None = None
     parent: str | None = None
     start: str = ""
@@ -59,13 +61,17 @@ class Call:
     caller: str | None = None
 
 
+_ById = Mapping[tuple[str | None, str], Call]
+"""Trace and id -> call."""
+
+
 def sortable(time: Any) -> str:
     """Return a time as text that sorts: a number, ISO 8601 (UTC if it has no zone), "" for anything else."""
-    if isinstance(time, (int, float)) and not isinstance(time, bool) and abs(time) < 1e20:
+    if isinstance(time, float) and abs(time) < 1e19:
         return f"{time:026.6f}"
-    text = time if isinstance(time, str) else ""
-    if text.isdecimal():
-        return text.zfill(26)
+    text = time if isinstance(time, str) else str(time) if type(time) is int and 0 <= time < 10**19 else ""
+    if text.isdecimal() and len(text) < 20:
+        return f"{text:0>19}.000000"
     try:
         date = datetime.datetime.fromisoformat(text)
         return f"{(date if date.tzinfo else date.replace(tzinfo=datetime.UTC)).timestamp():026.6f}"
@@ -84,7 +90,7 @@ def agent_in(values: Mapping[str, Any], names: Sequence[str]) -> str | None:
 def pieces_of(calls: Sequence[Call], agents: frozenset[str]) -> list[Piece]:
     """Return the input and output of each call, in the order of their ends."""
     calls = sorted(calls, key=lambda call: (call.end or call.start, call.start))
-    by_id = {call.id: call for call in calls if call.id is not None}
+    by_id = {(call.trace, call.id): call for call in calls if call.id is not None}
     inner = [call for call in calls if call.put_out and call.kind != TOOL]
     has_inner = {id(outer) for call in inner for outer in _with_enclosing(call, by_id) if outer is not call}
     of_calls = [_pieces_of(call, by_id, agents, id(call) in has_inner) for call in calls]
@@ -104,7 +110,7 @@ def pieces_of(calls: Sequence[Call], agents: frozenset[str]) -> list[Piece]:
 
 
 def _pieces_of(
-    call: Call, by_id: Mapping[str, Call], agents: frozenset[str], has_inner: bool
+    call: Call, by_id: _ById, agents: frozenset[str], has_inner: bool
 ) -> tuple[list[Piece], list[Piece]]:
     """Return what went into one call, and what came out of it."""
     put_out = call.put_out
@@ -112,24 +118,27 @@ def _pieces_of(
         put_out = call.result
     claim = _claim(call, by_id, agents) if put_out else None
     # A result as a whole may be a state with earlier messages; only the last one is surely this call's.
-    own = put_out if call.put_out else put_out[-1:]
-    outputs = [output_of(value, agents, call.origin, claim if value in own else None) for value in put_out]
+    first = 0 if call.put_out else len(put_out) - 1
+    outputs = [
+        output_of(value, agents, call.origin, claim if i >= first else None)
+        for i, value in enumerate(put_out)
+    ]
     if call.kind == TOOL:
         outputs = [Piece(piece.text, None, roles.TOOL, call.origin) for piece in outputs]
     return [input_of(value, agents, call.origin) for value in call.used], outputs
 
 
-def _with_enclosing(inner: Call, by_id: Mapping[str, Call]) -> Iterator[Call]:
+def _with_enclosing(inner: Call, by_id: _ById) -> Iterator[Call]:
     """Yield a call, the one around it, and so on, as long as the ids are known."""
     here: Call | None = inner
     for _ in range(_FARTHEST):
         if here is None:
             return
         yield here
-        here = None if here.parent is None else by_id.get(here.parent)
+        here = None if here.parent is None else by_id.get((here.trace, here.parent))
 
 
-def _claim(call: Call, by_id: Mapping[str, Call], agents: frozenset[str]) -> str | None:
+def _claim(call: Call, by_id: _ById, agents: frozenset[str]) -> str | None:
     """Return the agent of the nearest call; the caller of a tool wrote nothing of what is inside the tool."""
     for here in _with_enclosing(call, by_id):
         if here.agent is not None and (here is call or here.kind != TOOL):
@@ -142,7 +151,7 @@ def _claim(call: Call, by_id: Mapping[str, Call], agents: frozenset[str]) -> str
 
 
 def _transfers(
-    calls: Sequence[Call], by_id: Mapping[str, Call], agents: frozenset[str], has_inner: Collection[int]
+    calls: Sequence[Call], by_id: _ById, agents: frozenset[str], has_inner: Collection[int]
 ) -> Iterator[Piece]:
     """Yield a piece without text for each stated hand-over.
 

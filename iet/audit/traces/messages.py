@@ -70,15 +70,17 @@ def read(messages: Iterable[Message], agents: frozenset[str]) -> list[Piece]:
     """Return a piece for each message of one conversation.
 
     A call of a tool, its result and an event may state one hand-over, before the next agent writes. Once a
-    result or an event confirms it, messages without a name are the new agent's, until a user writes.
+    result or an event confirms it, messages without a name are the new agent's, until a user writes. After
+    the result of a tool whose name is not that of a hand-over, they are nobody's.
     """
-    pieces, targets = list[Piece](), dict[str, str]()
+    pieces, targets, others = list[Piece](), dict[str, str](), set[str]()
     speaker: str | None = None  # the agent that wrote last or took over
     owner: str | None = None  # the agent of messages without a name
     last: int | None = None  # the last hand-over, until an agent writes
     for i, message in enumerate(_whole_messages(messages)):
         value = _flat(message.value)
         result = message.transfer or _stated(value, agents, targets)
+        others.update(identity for identity, name, _ in _calls_in(value) if not _hands_over(name, agents))
         if _role(value) is None and result is None:
             kind = f"no message: {kind_of_item(message.value)}"
             pieces.append(Piece("", None, kind, f"message {i}"))
@@ -99,7 +101,9 @@ def read(messages: Iterable[Message], agents: frozenset[str]) -> list[Piece]:
                 source = transfer.source or speaker
                 piece = dataclasses.replace(piece, transfer=transfer._replace(source=source))
         if result is not None:
-            speaker = owner = result.target
+            name = value.get("name")
+            is_other = result.id in others or (isinstance(name, str) and not _hands_over(name, agents))
+            speaker = owner = None if is_other and message.transfer is None else result.target
         elif piece.skipped == roles.USER:  # a new turn may start with any agent
             owner = None
         pieces.append(piece)
@@ -183,19 +187,7 @@ def _spelled(name: str) -> str:
 
 def transfers_in(value: Any, source: str | None, agents: Collection[str]) -> Iterator[Transfer]:
     """Yield the hand-overs that a model's answer calls for, by the names of the tools that it calls."""
-    message = _flat(value)
-    called = [message] if message.get("type") == "function_call" else []
-    for field in ("tool_calls", *_CONTENT):
-        values = decoded(message.get(field))
-        called += (call for call in values if isinstance(call, dict)) if isinstance(values, list) else ()
-    for outer in called:
-        call = next(
-            (outer[name] for name in ("function", "toolUse") if isinstance(outer.get(name), dict)), outer
-        )
-        identity = next(
-            (holder[name] for name in _CALL_IDS for holder in (outer, call) if name in holder), None
-        )
-        name = call.get("name", call.get("tool_name"))
+    for identity, name, call in _calls_in(_flat(value)):
         target: Any = _target(name, agents)
         if name in _HAND_OVER_TOOLS:
             values = (parsed(call.get(field)) for field in _ARGUMENTS)
@@ -208,7 +200,27 @@ def transfers_in(value: Any, source: str | None, agents: Collection[str]) -> Ite
             ]
             target = next(iter(named), None)
         if isinstance(target, str):
-            yield Transfer(source, target, None if identity is None else str(identity))
+            yield Transfer(source, target, identity or None)
+
+
+def _calls_in(message: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Yield id ("" if there is none), name and fields of each call of a tool in a message."""
+    called = [message] if message.get("type") == "function_call" else []
+    for field in ("tool_calls", *_CONTENT):
+        values = decoded(message.get(field))
+        called += (call for call in values if isinstance(call, dict)) if isinstance(values, list) else ()
+    for outer in called:
+        call = next(
+            (outer[name] for name in ("function", "toolUse") if isinstance(outer.get(name), dict)), outer
+        )
+        identity = next(
+            (holder[name] for name in _CALL_IDS for holder in (outer, call) if name in holder), ""
+        )
+        yield str(identity), call.get("name", call.get("tool_name")), dict(call)
+
+
+def _hands_over(tool: Any, agents: Collection[str]) -> bool:
+    return tool in _HAND_OVER_TOOLS or _target(tool, agents) is not None
 
 
 _HAND_OVER_TOOLS = ("handoff", "handoff_to_agent", "transfer_to_agent")

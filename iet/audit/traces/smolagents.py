@@ -63,6 +63,9 @@ def _step(step: dict[str, Any], agent: str | None) -> Iterator[Message]:
             answer = arguments.get("answer") if isinstance(arguments, dict) else arguments
             yield Message({"role": "assistant", "content": answer}, agent)
     observation = step.get("observations")
+    called = f"{step.get('model_output')} {step.get('tool_calls')}"
     for managed in _MANAGED.finditer(observation) if isinstance(observation, str) else ():
+        if managed[1] not in called:  # a tool may put out these words, too
+            continue
         yield Message({"role": "assistant", "content": managed[2].strip("\n")}, managed[1])
     yield Message({"role": "tool", "content": observation})

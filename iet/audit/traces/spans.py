@@ -40,11 +40,13 @@ _ATTRIBUTES = {
     # genai and semconv 1.37: "the chat history provided to the model as an input"
     "gen_ai.input.messages": False,
     "gen_ai.prompt": False,  # semconv 1.27: "the full prompt sent to the GenAI model"
-    "ai.response.text": True,  # Vercel AI SDK
     "ai.prompt.messages": False,
     "ai.prompt": False,
 }
 """Attribute -> whether it is output."""
+
+_RAW = "ai.response.text"
+"""Attribute of the Vercel AI SDK with the model's text: JSON in it is the model's own."""
 
 _RESULTS = (
     *("output.value", "traceloop.entity.output", "mlflow.spanOutputs", "langfuse.observation.output"),
@@ -151,6 +153,14 @@ def _id(span: Mapping[str, Any]) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def _trace(span: Mapping[str, Any]) -> str | None:
+    context = span.get("context")
+    value = _field(span, "traceId", "trace_id", "context.trace_id") or (
+        _field(context, "trace_id", "traceId") if isinstance(context, dict) else None
+    )
+    return value if isinstance(value, str) else None
+
+
 def _call(span: dict[str, Any]) -> Call:
     """Return the call of a span. A log record is a call inside its span."""
     attributes = _attributes(span)
@@ -183,6 +193,7 @@ def _call(span: dict[str, Any]) -> Call:
     result = [message for field in _RESULTS for message in messages_in(_unquoted(attributes.get(field, [])))]
     return Call(
         origin=f"span {str(name or _id(span))[:80]}",
+        trace=_trace(span),
         id=None if is_log else _id(span),
         parent=parent if isinstance(parent, str) else None,
         start=sortable(_field(span, "startTimeUnixNano", "start_time_unix_nano", "start_time", "timestamp")),
@@ -242,7 +253,7 @@ def _flat(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def _is_named(name: str) -> bool:
-    return name in _ATTRIBUTES or name in _RESULTS or name == _LISTED_EVENTS
+    return name in _ATTRIBUTES or name in _RESULTS or name in (_RAW, _LISTED_EVENTS)
 
 
 def _value(value: Any, depth: int) -> Any:
@@ -291,6 +302,9 @@ def _texts(
         role = name.split(".")[1] if name.endswith(".message") else ""
         messages = ({"role": role, **message} for message in messages_in(texts))
         (put_out if _EVENTS[name] else used).extend(messages)
+    text = attributes.get(_RAW)
+    if isinstance(text, str) and text:
+        put_out.append({"role": "assistant", "content": text})
     for holder in holders:
         for name, is_output in _ATTRIBUTES.items():
             (put_out if is_output else used).extend(messages_in(holder.get(name, [])))

@@ -114,9 +114,11 @@ def _fields(item: Mapping[str, Any]) -> _Fields | None:
 
 def pieces(items: list[dict[str, Any]], agents: frozenset[str]) -> list[Piece]:
     """Return the input and output of each call of a model, in the order of their ends."""
-    merged = dict[Any, dict[str, Any]]()
+    merged, traces = dict[Any, dict[str, Any]](), dict[str, tuple[str | None, str]]()
     for i, item in enumerate(map(_flat, items)):  # a later object of the same call completes the earlier one
-        key = item["id"] if isinstance(item.get("id"), str) else i
+        key: Any = i
+        if isinstance(identity := item.get("id"), str):
+            key = traces[identity] = (_trace(item) or traces.get(identity, (None, ""))[0], identity)
         merged[key] = {
             **merged.get(key, {}),
             **{name: value for name, value in item.items() if value is not None},
@@ -147,6 +149,7 @@ def _call(item: dict[str, Any]) -> Call:
     put_out = list(messages_in([] if output is None else output))
     return Call(
         origin=f"{kind or 'call'} {str(name or identity)[:80]}",
+        trace=_trace(item),
         id=identity if isinstance(identity, str) else None,
         parent=parent if isinstance(parent, str) else None,
         start=sortable(_first(item, fields.start)),
@@ -159,6 +162,11 @@ def _call(item: dict[str, Any]) -> Call:
         result=put_out,
         targets=[target] if isinstance(target, str) else (),
     )
+
+
+def _trace(item: Mapping[str, Any]) -> str | None:
+    trace = item.get("trace_id") or item.get("traceId")
+    return trace if isinstance(trace, str) else None
 
 
 def _first(item: Mapping[str, Any], names: tuple[str, ...]) -> Any:
