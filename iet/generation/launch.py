@@ -12,8 +12,8 @@ import importlib.util
 import json
 import os
 import pathlib
-import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from iet.errors import IetError, InputError
 from iet.generation.checks import (
@@ -152,8 +152,8 @@ def _vllm_options(
                 checks.append(Check("family", True, f"{profile.family.name}, with either runner"))
             except InputError as error:
                 checks.append(Check("family", False, str(error)))
-    drafts = [value for name, value in options.items() if name == "sc" or name.startswith("spec")]
-    reason = _only_v1(environment, drafts) if drafts else None
+    drafts = _drafts(options)
+    reason = None if drafts is None else _only_v1(environment, drafts)
     if reason is not None:
         checks.append(
             Check(
@@ -164,7 +164,7 @@ def _vllm_options(
             )
         )
     try:
-        check_vllm_drafts("synthetic" if any('"synthetic"' in value for value in drafts) else None)
+        check_vllm_drafts((drafts or {}).get("rejection_sample_method"))
     except InputError as error:
         checks.append(Check("drafts", False, str(error)))
     if "return-sampling-mask" in options:
@@ -172,15 +172,29 @@ def _vllm_options(
     return checks
 
 
-def _only_v1(environment: Mapping[str, str], drafts: Sequence[str]) -> str | None:
+def _drafts(options: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the speculative configuration: JSON, options such as --speculative-config.method, or both."""
+    drafts: dict[str, Any] | None = None
+    for option, value in options.items():
+        name, _, field = option.partition(".")
+        if name != "sc" and not name.startswith("spec"):
+            continue
+        try:
+            parsed = json.loads(value)
+        except ValueError:
+            parsed = value
+        fields = parsed if isinstance(parsed, dict) else {name: parsed}
+        drafts = (drafts or {}) | ({field.replace("-", "_"): parsed} if field else fields)
+    return drafts
+
+
+def _only_v1(environment: Mapping[str, str], drafts: Mapping[str, Any]) -> str | None:
     """Return why vLLM would take its V1 runner for a speculative configuration; None: it would not."""
     if environment.get("VLLM_USE_V2_MODEL_RUNNER") == "0":
         return "VLLM_USE_V2_MODEL_RUNNER=0 asks for the V1 runner"
-    methods = [word for value in drafts for word in re.findall(r'"method"\s*:\s*"(\w+)"', value) or [value]]
-    method = next((name for name in _V1_DRAFTS if name in methods), None)
-    if method is not None:
-        return f"the V2 runner takes no drafts of {method}"
-    field = next((name for name in _V1_FIELDS if any(_is_true(name, value) for value in drafts)), None)
+    if drafts.get("method") in _V1_DRAFTS:
+        return f"the V2 runner takes no drafts of {drafts['method']}"
+    field = next((name for name in _V1_FIELDS if drafts.get(name) is True), None)
     if field is not None:
         return f"the V2 runner does not know {field}"
     named = _package("vllm")
@@ -191,10 +205,6 @@ def _only_v1(environment: Mapping[str, str], drafts: Sequence[str]) -> str | Non
     is_there = "cpu" in backends if is_for_cpus else importlib.util.find_spec("triton") is not None
     kind = " with a backend for CPUs" if is_for_cpus else ""
     return None if is_there else f"the V2 runner needs triton{kind}, which is not installed"
-
-
-def _is_true(field: str, draft: str) -> bool:
-    return re.search(rf'"{field}"\s*:\s*true', draft) is not None
 
 
 def _registry(engine: str, environment: Mapping[str, str]) -> tuple[Check, list[Profile]]:

@@ -112,6 +112,11 @@ def test_drafts_need_the_v2_runner(host: Callable[..., Registry], monkeypatch: p
         assert synthetic.startswith(
             "rejection_sample_method: got 'synthetic', expected 'standard' or 'block'"
         )
+        dotted = {f"{name}.method": "suffix", f"{name}.num_speculative_tokens": "3"}
+        assert failures(options=dotted)["runner"] == suffix
+        assert failures(options={f"{name}.use_heterogeneous_vocab": "true"})["runner"] == vocabulary
+        assert failures(options={f"{name}.rejection_sample_method": "synthetic"})["drafts"] == synthetic
+        assert failures(options={f"{name}.model": "medusa"}) == {}
         with monkeypatch.context() as v2:
             v2.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
             assert failures(options={name: '{"method": "suffix"}'})["runner"] == suffix
