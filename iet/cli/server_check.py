@@ -268,7 +268,7 @@ class _Server:
         """Raise an error if the texts that `write` asks for will not arrive in time."""
         body = {"model": model, "temperature": 1.0, **extra}
         seconds_of = dict[int, float]()
-        for asked in (1, 1, 1 + FIRST_TOKENS):  # a server may compile first
+        for asked in (1 + FIRST_TOKENS, 1, 1 + FIRST_TOKENS):  # a server may compile first
             start = time.monotonic()
             self._complete({**body, "max_tokens": asked}, PROMPTS[0])
             seconds_of[asked] = time.monotonic() - start
@@ -352,7 +352,9 @@ class _Server:
         return b"".join(parts)
 
     def _too_slow(self) -> BackendUnavailable:
-        return BackendUnavailable(f"{self.url}: no answer within {self._timeout:g} s")
+        return BackendUnavailable(
+            f"{self.url}: no answer within {self._timeout:g} s; --timeout waits for longer"
+        )
 
     def _shown(self, data: bytes) -> str:
         """Return what an error says, in one short line."""

@@ -145,7 +145,11 @@ def test_a_server_that_marks(registry: Registry, write: Any, key: str) -> None:
         server.requests[:3],
         [r["body"] for r in server.requests[3 : 3 + len(server_check.PROMPTS)]],
     )
-    assert [request["body"]["max_tokens"] for request in first] == [1, 1, 1 + server_check.FIRST_TOKENS]
+    assert [request["body"]["max_tokens"] for request in first] == [
+        1 + server_check.FIRST_TOKENS,
+        1,
+        1 + server_check.FIRST_TOKENS,
+    ]
     assert {body["vllm_xargs"]["iet_agent"] for body in named} == {"planner"}
     assert sum(body["max_tokens"] for body in named) == TOKENS
 
