@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -257,7 +258,10 @@ def _keys_rotate(arguments: argparse.Namespace) -> int:
 
 
 def _keys_export(arguments: argparse.Namespace) -> int:
-    registry = load_registry(arguments)
+    import iet
+
+    registry, replaced = load_registry(arguments), arguments.replace and os.path.exists(arguments.path)
+    before = list(iet.Registry.load(arguments.path)) if replaced else []
     exported = registry.export(
         arguments.path,
         arguments.agents,
@@ -266,6 +270,8 @@ def _keys_export(arguments: argparse.Namespace) -> int:
         replace=arguments.replace,
     )
     say(f"{exported.path}: {', '.join(exported)}")
+    if dropped := [name for name in before if name not in exported]:
+        say(f"no longer in it: {', '.join(dropped)}")
     if arguments.with_tokenizer:
         for profile in exported.profiles.values():
             say(f"its tokenizer goes with it: {profile.tokenizer_source or 'none'}")

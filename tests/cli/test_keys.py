@@ -20,6 +20,20 @@ def modes(*paths: pathlib.Path) -> set[int]:
     return {stat.S_IMODE(path.stat().st_mode) for path in paths}
 
 
+def test_an_export_names_the_agents_that_it_no_longer_holds(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    team, host = tmp_path / "team.json", tmp_path / "host.json"
+    assert run("keys", "init", team, "--vocab-size", "99") == 0
+    assert run("keys", "add", "-r", team, "planner", "critic", "writer") == 0
+    export = ["keys", "export", "-r", team, host, "--agents"]
+    assert run(*export, "planner", "critic") == 0
+    assert run(*export, "critic", "planner", "--replace") == 0
+    assert "no longer" not in capsys.readouterr().out
+    assert run(*export, "writer", "--replace") == 0
+    assert "no longer in it: critic, planner" in capsys.readouterr().out
+
+
 @posix
 def test_keys_are_made_listed_rotated_exported_and_imported_privately(
     tmp_path: pathlib.Path, tokenizer: pathlib.Path, capsys: pytest.CaptureFixture[str]
