@@ -163,6 +163,10 @@ def test_a_beam_search_is_no_request_of_the_default_agent(
     step = SamplingParams(logprobs=4, max_tokens=1, detokenize=False)
     host(family="gumbel")
     validate(step)
+    greedy = SamplingParams(logprobs=4, max_tokens=1, detokenize=False, temperature=0)
+    validate(greedy)
+    with pytest.raises(VLLMValidationError, match="temperature"):
+        validate(SamplingParams(max_tokens=1, temperature=0))  # of the default agent
     monkeypatch.setenv("IET_REQUIRE_AGENT", "1")
     validate(SamplingParams(logprobs=4, max_tokens=1))
     with pytest.raises(VLLMValidationError, match="A beam search loses the name"):

@@ -74,8 +74,8 @@ class Settings:
         if unmarked and agent is not None:
             raise InputError(f"{AGENT} and {UNMARKED}: got both, expected one of them")
         if agent is None:
-            slot = -1 if unmarked else self.default
-            if self.require_agent and (slot < 0 or _is_of_beams(params)):
+            slot = -1 if unmarked or _is_of_beams(params) else self.default
+            if self.require_agent and slot < 0:
                 raise InputError(
                     f"{AGENT}: got {'an opt-out' if unmarked else 'none'}, but this server marks every text:"
                     f' expected the name of an agent, over HTTP as "vllm_xargs": {{"{AGENT}": NAME}}. A beam'
