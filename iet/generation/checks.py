@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 from iet.errors import InputError, ShapeError, shown
@@ -45,7 +44,7 @@ class Floor:
         if not temperature >= self.temperature:
             raise InputError(
                 f"temperature: got {temperature:g}, expected 0 or at least {self.temperature:g}, for a text"
-                " that is marked: in between, the likeliest token is nearly certain"
+                " that is marked: in between, the shift κ·T is too small to change a token"
             )
 
     def check(self, temperature: float, top_k: float, top_p: float, min_p: float) -> None:
@@ -188,12 +187,6 @@ def before_temperature(scheme: Scheme, temperature: object) -> float:
         or not 0 < temperature < float("inf")
     ):
         raise InputError(f"temperature: got {temperature!r}, expected a finite number above 0")
-    if temperature < MIN_TEMPERATURE:
-        warnings.warn(
-            f"nothing is marked: temperature is {temperature:g}, at which the likeliest token is as good as"
-            f" certain: sample with at least {MIN_TEMPERATURE:g}, or pass 1.0 if the sampler does not divide",
-            stacklevel=3,
-        )
     return float(temperature)
 
 

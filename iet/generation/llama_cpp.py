@@ -49,13 +49,13 @@ class LogitsProcessor:
     Args:
         registry: holds the agent's key.
         agent: its name.
-        temperature: as passed to the engine, > 0; 1.0 if it does not divide (`temperature=0`, or mirostat).
-            Required unless the placement is "raw".
+        temperature: as passed to the engine, at least 0.1; 1.0 if it does not divide (`temperature=0`, or
+            mirostat). Required unless the placement is "raw".
         model: the `llama_cpp.Llama`.
         profile: id of a profile that the agent must belong to. Default: its own.
         top_k: for family "gumbel": number of tokens to keep, not 1; 0 or less: all. Default: the engine's.
-        top_p: for family "gumbel": share of the probability to keep, 0.01 to 1.
-        min_p: for family "gumbel": minimum probability relative to the likeliest token, 0 to 0.99.
+        top_p: for family "gumbel": share of the probability to keep, 0.1 to 1.
+        min_p: for family "gumbel": minimum probability relative to the likeliest token, 0 to 0.9.
         free: the free tokens of family "gumbel".
         seed: any integer; with the number of the request it selects the free tokens after the first ones.
             None: a random one.
@@ -100,6 +100,8 @@ class LogitsProcessor:
         check_number("min_p", min_p, 0, 1, integer=False)
         if self._keys.profile.family.chooses:
             Floor().check(self._scale, top_k, top_p, min_p)
+        else:
+            Floor().check_shifted(self._scale)
         if not isinstance(free, FreeTokens):
             raise InputError(f"free: got {type(free).__name__}, expected iet.FreeTokens")
         check_seed(seed)

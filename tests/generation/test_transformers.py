@@ -283,13 +283,13 @@ def test_processor_rejects_invalid_temperatures() -> None:
 
 
 def test_processor_warns_of_a_temperature_near_0() -> None:
-    with pytest.warns(UserWarning, match="nothing is marked: temperature is 0.009") as caught:
-        processor = iet.LogitsProcessor(TEAM, "planner", 0.009)
+    with pytest.warns(UserWarning, match="hardly anything is marked: temperature is 0.09,") as caught:
+        processor = iet.LogitsProcessor(TEAM, "planner", 0.09)
     processor(torch.tensor([[7, 9]]), torch.zeros(1, V))  # or it warns that it was never called
     assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for registry, temperature in ((TEAM, 0.01), (team(placement="raw"), 0.001)):  # raw: κ is not scaled
+        for registry, temperature in ((TEAM, 0.1), (team(placement="raw"), 0.001)):  # raw: κ is not scaled
             processor = iet.LogitsProcessor(registry, "planner", temperature)
             processor(torch.tensor([[7, 9]]), torch.zeros(1, V))
 
