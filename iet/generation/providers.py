@@ -148,6 +148,7 @@ def checked(request: object, mark: Mark) -> dict[str, Any]:
     check_number("seed", body.get("seed", 0), 0)
     for name, (low, high) in _RANGES.items():
         check_number(name, body.get(name, low), low, high, integer=False)
+    check_number("top_k", body.get("top_k", 0), -1)
     if body.get("top_k") == 1:
         raise InputError("top_k: got 1, expected more: equal candidates carry no mark")
     stop = body.get("stop", [])

@@ -374,6 +374,7 @@ def test_bad_settings_are_refused(registry: iet.Registry, options: dict[str, Any
         ("select", {"top_p": 0.01}, "top_p: got 0.01"),
         ("select", {"min_p": 1.0}, "min_p: got 1.0"),
         ("select", {"top_k": 1}, "top_k: got 1"),
+        ("select", {"top_k": "1"}, "top_k: got '1'"),
         ("select", {"n_predict": 300}, "n_predict: got 300, expected none; accepted: chat_template_kwargs"),
         ("select", {"custom_logit_processor": "x"}, "custom_logit_processor: got 'x', expected none"),
         ("select", {"presence_penalty": 0.5}, "presence_penalty: got 0.5, expected 0"),
