@@ -84,12 +84,20 @@ def run(
         access_log=False,  # it would show paths, which clients write
         server_header=False,
         proxy_headers=bool(trusted_proxies),
-        forwarded_allow_ips=list(trusted_proxies),
+        forwarded_allow_ips=[form for proxy in trusted_proxies for form in proxy_forms(proxy)],
         limit_concurrency=limits.connections,
         timeout_graceful_shutdown=round(limits.seconds + limits.wait + GRACE_SECONDS),
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
     )
     _UvicornServer(config, service).run(sockets=[listening])
+
+
+def proxy_forms(proxy: str) -> list[str]:
+    """Return an address or a network, and the form of IPv4 that a socket of IPv6 shows."""
+    network = ipaddress.ip_network(proxy)
+    if network.version == 6:
+        return [proxy]
+    return [proxy, f"::ffff:{network.network_address}/{96 + network.prefixlen}"]
 
 
 class _UvicornServer(uvicorn.Server):

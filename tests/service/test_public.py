@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import math
 import pathlib
@@ -16,7 +17,7 @@ import pytest
 import iet
 from iet.audit.attribution import evidence_of
 from iet.errors import InputError
-from iet.service import detection
+from iet.service import detection, server
 from tests.support.browser import chromium, tab_of
 from tests.support.conditions import posix
 from tests.support.service import JSON, Running, serving
@@ -144,6 +145,26 @@ def test_questions_are_limited_by_address(
         assert [status(f"192.0.2.{i}") for i in (2, 3, 4)] == [422, 422, 503]
         assert service.ask("/healthz").status == 200
         assert "192.0.2" not in service.log_text
+
+
+@pytest.mark.parametrize(
+    ("proxy", "peers", "others"),
+    [
+        ("127.0.0.1", ["127.0.0.1", "::ffff:127.0.0.1"], ["127.0.0.2", "::ffff:127.0.0.2", "::1"]),
+        ("10.0.0.0/8", ["10.1.2.3", "::ffff:10.1.2.3"], ["11.0.0.1", "::ffff:11.0.0.1"]),
+        ("fd00::/8", ["fd00::1"], ["fe80::1", "::ffff:127.0.0.1"]),
+    ],
+)
+def test_a_proxy_is_trusted_on_a_socket_of_both_versions(
+    proxy: str, peers: list[str], others: list[str]
+) -> None:
+    networks = [ipaddress.ip_network(form) for form in server.proxy_forms(proxy)]
+
+    def trusted(peer: str) -> bool:
+        return any(ipaddress.ip_address(peer) in network for network in networks)
+
+    assert all(map(trusted, peers))
+    assert not any(map(trusted, others))
 
 
 def test_results_follow_from_the_p_value_of_an_audit() -> None:
