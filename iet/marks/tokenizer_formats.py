@@ -71,7 +71,8 @@ def read(path: pathlib.Path) -> tokenizers.Tokenizer | None:
     if start.startswith(b"GGUF"):
         return _of_gguf(path)
     if start.lstrip().startswith(b"{"):
-        return _of_tekken(json.loads(path.read_bytes())) if b'"token_bytes"' in start else None
+        content = json.loads(path.read_bytes()) if b'"token_bytes"' in start else {}
+        return _of_tekken(content) if "config" in content and isinstance(content.get("vocab"), list) else None
     if re.match(rb"[A-Za-z0-9+/]+=* 0\r?\n", start):
         return of_ranks(path)
     return _of_sentencepiece(path) if start.startswith(b"\n") and b"\x15" in start else None

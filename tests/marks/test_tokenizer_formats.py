@@ -107,6 +107,15 @@ def test_tekken_has_the_ids_of_its_ranks_after_the_special_ones(tmp_path: pathli
     assert_stable(path, tokenizer, tmp_path)
 
 
+def test_a_token_with_the_name_of_tekkens_field_is_no_tekken(tmp_path: pathlib.Path) -> None:
+    vocabulary = {"token_bytes": 0, "[UNK]": 1}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"}
+    (tmp_path / "tokenizer.json").write_text(
+        json.dumps({"version": "1.0", "added_tokens": [], "model": model})
+    )
+    assert Tokenizer(tmp_path / "tokenizer.json").encode("token_bytes").token_ids.tolist() == [0]
+
+
 def test_tekken_is_cut_to_its_vocabulary_size(tmp_path: pathlib.Path) -> None:
     path = write_tekken(tmp_path / "tekken.json", special=["<unk>"], default_vocab_size=1000)
     tokenizer = Tokenizer(path)
