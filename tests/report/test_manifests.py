@@ -143,6 +143,8 @@ def test_what_cannot_be_signed_is_refused(signer: Signer, embedded: str, tmp_pat
             embed_manifest(text, certificates, key)
     with pytest.raises(InputError, match="got no certificates"):
         verify_manifest(embedded, signer.key)
+    with pytest.raises(VerificationError, match="manifest: the text has a lone surrogate"):
+        verify_manifest(embedded + "\ud800", signer.root)
 
 
 def test_the_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,12 @@ def verify_manifest(text: str, roots: str | os.PathLike[str]) -> Mapping[str, An
     if found is None:
         raise VerificationError("manifest: the text has none, expected one")
     store, start, length = found
-    content = text.encode()
+    try:
+        content = text.encode()
+    except UnicodeEncodeError:
+        raise VerificationError(
+            "manifest: the text has a lone surrogate, so it is not the signed one"
+        ) from None
     clean = unicodedata.normalize("NFC", (content[:start] + content[start + length :]).decode()).encode()
     try:
         context = c2pa.Context.from_dict({"trust": trust, "verify": verify})
