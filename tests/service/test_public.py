@@ -148,7 +148,7 @@ def test_questions_are_limited_by_address(
 
 
 @pytest.mark.parametrize(
-    ("proxy", "peers", "others"),
+    ("proxy", "peers", "strangers"),
     [
         ("127.0.0.1", ["127.0.0.1", "::ffff:127.0.0.1"], ["127.0.0.2", "::ffff:127.0.0.2", "::1"]),
         ("10.0.0.0/8", ["10.1.2.3", "::ffff:10.1.2.3"], ["11.0.0.1", "::ffff:11.0.0.1"]),
@@ -156,7 +156,7 @@ def test_questions_are_limited_by_address(
     ],
 )
 def test_a_proxy_is_trusted_on_a_socket_of_both_versions(
-    proxy: str, peers: list[str], others: list[str]
+    proxy: str, peers: list[str], strangers: list[str]
 ) -> None:
     networks = [ipaddress.ip_network(form) for form in server.proxy_forms(proxy)]
 
@@ -164,7 +164,7 @@ def test_a_proxy_is_trusted_on_a_socket_of_both_versions(
         return any(ipaddress.ip_address(peer) in network for network in networks)
 
     assert all(map(trusted, peers))
-    assert not any(map(trusted, others))
+    assert not any(map(trusted, strangers))
 
 
 def test_results_follow_from_the_p_value_of_an_audit() -> None:
