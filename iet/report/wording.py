@@ -184,7 +184,8 @@ def limits(report: Report) -> list[str]:
         lines.append(
             f"{copied:.0%} of the words stand earlier in the text, in the same order. A model that copies"
             " what it reads chooses few words itself, so its text carries a weak mark. Agents are easier to"
-            " find if they sample at a higher temperature, or with a repetition penalty of 1.15 or so."
+            " find if they sample at a higher temperature, read shorter prompts or, where the mark allows it,"
+            " have a repetition penalty of 1.15 or so."
         )
     if report.segments:
         lines.append(
