@@ -180,8 +180,8 @@ def speed(results: pathlib.Path) -> str:
     spread = [(min(ratios[caption]), max(ratios[caption])) for caption in whats]
     row(
         "audit",
-        "an audit for six agents, over tokenizing the text (three texts, tokenized before): `posterior`,"
-        " `cusum`; `posterior` on new text",
+        "an audit of six agents' text, over `encode_batch` (three texts): `posterior`, `cusum`; `posterior`,"
+        " no word seen before",
         ", ".join(f"{low:.2f} to {high:.2f} x" for low, high in spread),
     )
     many = {record["what"]: record for record in contents["bulk"]["results"]}
@@ -202,7 +202,8 @@ def speed(results: pathlib.Path) -> str:
     )
     served = [result("server", "SmolLM2", f)["over"]["unmarked"] for f in ("fourier", "gumbel")]
     caption = "a token of SmolLM2 on vLLM's server on a CPU, 8 requests at once, over an unmarked one"
-    row("server", f"{caption}: `fourier`, `gumbel`", ", ".join(map(_times, served)))
+    of_rounds = (f"{_times(over)} ({over['low']:.2f} to {over['high']:.2f})" for over in served)
+    row("server", f"{caption}: `fourier`, `gumbel` (quartiles)", ", ".join(of_rounds))
     started = result("start", "processor", "audit, posterior")["over"]["import numpy, tokenizers"]
     row(
         "start",
@@ -210,7 +211,7 @@ def speed(results: pathlib.Path) -> str:
         _times(started),
     )
     processors = dict.fromkeys(contents[name]["environment"]["processor"] for name in speeds)
-    return "\n\n".join([table(("what", "measured"), rows), f"Speeds: {'; '.join(processors)}."])
+    return "\n\n".join([table(("what", "measured"), rows), f"Speeds on CPUs: {'; '.join(processors)}."])
 
 
 def auditor(results: pathlib.Path) -> str:
@@ -229,7 +230,8 @@ def errors(results: pathlib.Path) -> str:
     groups = _content(results, "null")["null"]
     for name, group in ((name, groups[name]) for name in ("unmarked: corpora", "marked under other keys")):
         rates = ", ".join(_rate(level) for level in group["levels"].values())
-        rows.append([f"{name}: found at level 0.01, 0.001, 0.0001", f"{rates} of {group['texts']:,}"])
+        texts = f"{group['texts']:,} texts under {group['pairs'] // group['texts']} keys"
+        rows.append([f"{name}: found at level 0.01, 0.001, 0.0001", f"{rates} of {texts}"])
     links = ", ".join(_link(name, name) for name in ("null", "promises", "security"))
     return f"{table(('event', 'measured'), [*rows, *_of_marked_text(results)])}\n\nMeasured: {links}."
 

@@ -34,7 +34,7 @@ def test_check_fails_for_an_outdated_page_which_is_rewritten(
     monkeypatch.setattr(tables, "RESULTS", tmp_path / "results")
     changed = json.loads((tmp_path / "results/null.json").read_text())
     for group in ("all", "unmarked: corpora"):
-        changed["null"][group]["texts"] = 123_456
+        changed["null"][group] |= {"texts": 123_456, "pairs": 20 * 123_456}
     (tmp_path / "results/null.json").write_text(json.dumps(changed))
     for file in tables.TABLES:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def test_check_fails_for_an_outdated_page_which_is_rewritten(
     )
     assert tables.main([]) == 0
     assert tables.main(["--check"]) == 0
-    assert " of 123,456 |" in numbers.read_text()
+    assert " of 123,456 texts under 20 keys |" in numbers.read_text()
     assert " of 123,456 texts |" in (tmp_path / "docs" / "concepts" / "guarantees.md").read_text()
 
 
