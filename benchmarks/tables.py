@@ -96,9 +96,11 @@ def _texts(run: Mapping[str, Any]) -> str:
     others = [mark for mark in run["texts"] if mark not in ("fourier", "gumbel")]
     of = [cell for mark in others or run["texts"] for cell in run["texts"][mark].values()]
     nats, turn = (_mean([cell[name] for cell in of]) for name in ("entropy", "turn"))
-    shares = {m: _mean([c["repeated"] for c in run["texts"][m].values()]) for m in run["texts"]}
-    repeated = ", ".join(f"{share:.0%} ({mark})" for mark, share in shares.items() if mark in others)
-    repeated = repeated or f"{_mean(list(shares.values())):.0%}"
+    by_mark = run["texts"].items()
+    shares = [
+        _mean([c["repeated"] for c in cells.values()]) for m, cells in by_mark if not others or m in others
+    ]
+    repeated = f"{min(shares):.0%} to {max(shares):.0%}" if others else f"{_mean(shares):.0%}"
     records, settings = run["configuration"]["records"], len(next(iter(run["texts"].values())))
     label = "other marks: " if others else ""
     return f"{label}{settings} × {records}, {nats:.1f} nats, turns of {turn:.0f}, {repeated} repeated"
@@ -167,7 +169,7 @@ def speed(results: pathlib.Path) -> str:
     device = contents["on_gpu"]["where"]["device"]
     row(
         "on_gpu",
-        f"marking 256 such rows on an {device}, over adding another such array: {', '.join(dtypes)}",
+        f"the same for 256 rows on an {device}: {', '.join(dtypes)}",
         ", ".join(f"{number(over[f'embed_ {dtype} {batch}'])} x" for dtype in dtypes),
     )
     rate = 1e3 / result("score", "n = 2", "avx512, 2 threads")["value"]["median"]
