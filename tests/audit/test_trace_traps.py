@@ -137,8 +137,11 @@ def test_each_managed_agent_of_smolagents_has_its_own_answer() -> None:
     code = [call("python_interpreter", code="critic('a'); planner('b')")]
     step = {"step_number": 1, "model_output": None, "tool_calls": code, "observations": logs}
     assert claims_of([step]) == [("C", "critic", True), ("P", "planner", True)]
-    page = [call("visit_webpage", url="http://a.example")]  # a page may have these words
+    # A page may have these words. A name in a thought, or inside of a tool's name, is no call of the agent.
+    page = [call("visit_critic", url="http://critic.example")]
     assert claims_of([{**step, "tool_calls": page}]) == []
+    thought = {"model_output": "I asked critic() before.", "tool_calls": page}
+    assert ("C", "critic", True) not in claims_of([{**step, **thought}])
 
 
 @pytest.mark.parametrize("answer", ['{"assistant": "critic"}', '{"handoff_to": "critic"}'])
@@ -146,7 +149,16 @@ def test_a_tool_that_puts_out_an_agents_name_gives_it_no_text(answer: str) -> No
     asked = said(None, tool_calls=[call("read_file")])
     assert claims_of([USER, asked, result(answer), said("P")]) == [("P", None, True)]
     assert claims_of([USER, result(answer, "c2", name="read_file"), said("P")]) == [("P", None, True)]
-    assert claims_of([USER, HAND_OVER, result(answer), said("C")]) == [("C", "critic", True)]
+    without_id = {"role": "tool", "tool_name": "read_file", "content": answer}
+    assert claims_of([USER, asked, without_id, said("P")]) == [("P", None, True)]
+    shell = [{"type": "local_shell_call", "call_id": "c3"}]
+    shell.append({"type": "local_shell_call_output", "call_id": "c3", "output": answer})
+    assert claims_of([USER, *shell, said("P")]) == [("P", None, True)]
+    hand_over = [USER, HAND_OVER, result(answer, name="planner"), said("C")]
+    assert claims_of(hand_over) == [("C", "critic", True)]
+    again = said(None, tool_calls=[call("read_file")])  # its id was the hand-over's
+    assert claims_of([*hand_over, again, result(answer), said("P")])[1:] == [("P", None, True)]
+    assert claims_of([USER, asked, result("text"), *hand_over[1:]]) == [("C", "critic", True)]
 
 
 @pytest.mark.parametrize("role", ["assistant", "user"])
@@ -155,6 +167,9 @@ def test_json_that_a_model_wrote_names_no_writer(role: str) -> None:
     attributes = {"gen_ai.agent.name": "planner", "ai.response.text": text}
     span = {"span_id": "1", "name": "ai.generateText", "attributes": attributes}
     (piece,) = claims_of([span])
+    assert piece[1] == "planner"
+    event = {"name": "ai.stream", "attributes": {"ai.response.text": text}}
+    (piece,) = claims_of([{**span, "attributes": {"gen_ai.agent.name": "planner"}, "events": [event]}])
     assert piece[1] == "planner"
 
 
@@ -175,6 +190,13 @@ def test_ids_are_those_of_one_trace() -> None:
         for agent, text in (("planner", "P"), ("critic", "C"))
     ]
     assert sorted(claims_of(runs)) == [("C", "critic", True), ("P", "planner", True)]
+    started = {"id": "r", "run_type": "llm", "name": "planner", "start_time": "2026-01-01T00:00:00Z"}
+    ended = {**started, "trace_id": "t", "outputs": {"content": "P"}}
+    for parts in ([started, ended], [ended, started]):
+        assert claims_of(parts) == [("P", "planner", True)]
+    outer = span("", "1", attributes={"gen_ai.agent.name": "planner"})
+    del outer["trace_id"]
+    assert claims_of([outer, spans[2]]) == [("P", "planner", True)]
 
 
 def test_times_in_numbers_and_texts_are_in_one_order() -> None:

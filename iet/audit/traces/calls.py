@@ -135,7 +135,9 @@ def _with_enclosing(inner: Call, by_id: _ById) -> Iterator[Call]:
         if here is None:
             return
         yield here
-        here = None if here.parent is None else by_id.get((here.trace, here.parent))
+        if here.parent is None:
+            return
+        here = by_id.get((here.trace, here.parent)) or by_id.get((None, here.parent))
 
 
 def _claim(call: Call, by_id: _ById, agents: frozenset[str]) -> str | None:

@@ -71,16 +71,15 @@ def read(messages: Iterable[Message], agents: frozenset[str]) -> list[Piece]:
 
     A call of a tool, its result and an event may state one hand-over, before the next agent writes. Once a
     result or an event confirms it, messages without a name are the new agent's, until a user writes. After
-    the result of a tool whose name is not that of a hand-over, they are nobody's.
+    the result of a tool that is not known to hand over, they are nobody's.
     """
-    pieces, targets, others = list[Piece](), dict[str, str](), set[str]()
+    pieces, targets = list[Piece](), dict[str, str]()
     speaker: str | None = None  # the agent that wrote last or took over
     owner: str | None = None  # the agent of messages without a name
     last: int | None = None  # the last hand-over, until an agent writes
     for i, message in enumerate(_whole_messages(messages)):
         value = _flat(message.value)
         result = message.transfer or _stated(value, agents, targets)
-        others.update(identity for identity, name, _ in _calls_in(value) if not _hands_over(name, agents))
         if _role(value) is None and result is None:
             kind = f"no message: {kind_of_item(message.value)}"
             pieces.append(Piece("", None, kind, f"message {i}"))
@@ -88,6 +87,9 @@ def read(messages: Iterable[Message], agents: frozenset[str]) -> list[Piece]:
         piece = piece_of(value, agents, f"message {i}", message.claim or owner)
         if piece.skipped is None and piece.text:
             speaker, last = piece.claim, None
+        is_sure = message.transfer is not None or _is_of_hand_over(value, result, agents, targets)
+        for identity, _, _ in _calls_in(value):
+            targets.pop(identity, None)  # some records use an id again
         transfer = result or next(transfers_in(value, None, agents), None)
         if transfer is not None:
             if transfer.id is not None:
@@ -101,9 +103,7 @@ def read(messages: Iterable[Message], agents: frozenset[str]) -> list[Piece]:
                 source = transfer.source or speaker
                 piece = dataclasses.replace(piece, transfer=transfer._replace(source=source))
         if result is not None:
-            name = value.get("name")
-            is_other = result.id in others or (isinstance(name, str) and not _hands_over(name, agents))
-            speaker = owner = None if is_other and message.transfer is None else result.target
+            speaker = owner = result.target if is_sure else None
         elif piece.skipped == roles.USER:  # a new turn may start with any agent
             owner = None
         pieces.append(piece)
@@ -147,7 +147,7 @@ def _stated(
         agents: names of agents.
         targets: id of a call that hands over -> the agent that it names.
     """
-    if message.get("type") in ("HandoffMessage", "handoff_sent") and isinstance(message.get("target"), str):
+    if message.get("type") in _EVENTS and isinstance(message.get("target"), str):
         source = message.get("source")
         return Transfer(source if isinstance(source, str) else None, message["target"])
     if roles.kind_of(_role(message) or "") != roles.TOOL:
@@ -162,7 +162,7 @@ def _stated(
     if isinstance(output, dict) and list(output) in (["assistant"], ["handoff_to"]):
         name = next(iter(output.values()))
         return Transfer(None, name, identity) if isinstance(name, str) else None
-    target = targets.get(identity or "") or _target(message.get("name"), agents)
+    target = targets.get(identity or "") or _target(_tool(message), agents)
     if target is None or message.get("status") == "error":
         return None
     done = _DONE.match(text)
@@ -170,6 +170,9 @@ def _stated(
         return None
     return Transfer(None, target, identity)
 
+
+_EVENTS = ("HandoffMessage", "handoff_sent")
+"""Types of AutoGen's and Microsoft's events of a hand-over."""
 
 _RESULT_IDS = ("tool_call_id", "call_id")
 
@@ -216,11 +219,28 @@ def _calls_in(message: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict[str, 
         identity = next(
             (holder[name] for name in _CALL_IDS for holder in (outer, call) if name in holder), ""
         )
-        yield str(identity), call.get("name", call.get("tool_name")), dict(call)
+        yield str(identity), _tool(call), dict(call)
 
 
-def _hands_over(tool: Any, agents: Collection[str]) -> bool:
-    return tool in _HAND_OVER_TOOLS or _target(tool, agents) is not None
+def _tool(holder: Mapping[str, Any]) -> Any:
+    """Return the name of the tool that is called, or whose result this is."""
+    return holder.get("tool_name", holder.get("name"))
+
+
+def _is_of_hand_over(
+    message: Mapping[str, Any],
+    result: Transfer | None,
+    agents: Collection[str],
+    targets: Mapping[str, str],
+) -> bool:
+    """Tell whether a hand-over is stated by an event or a tool that hands over, not by any other tool."""
+    tool = _tool(message)
+    return (
+        message.get("type") in _EVENTS
+        or (result is not None and result.id in targets)
+        or tool in _HAND_OVER_TOOLS
+        or _target(tool, agents) is not None
+    )
 
 
 _HAND_OVER_TOOLS = ("handoff", "handoff_to_agent", "transfer_to_agent")
@@ -321,7 +341,8 @@ def _flat(value: Any) -> dict[str, Any]:
         return {**value["data"], "type": value["type"]}
     if isinstance(value.get("raw_item"), dict):  # an item of a run of the Agents SDK
         agent = value.get("agent")
-        return {**value["raw_item"], "name": agent.get("name") if isinstance(agent, dict) else None}
+        item, name = value["raw_item"], agent.get("name") if isinstance(agent, dict) else None
+        return {**item, "tool_name": item.get("name"), "name": name}
     if isinstance(value.get("response"), dict) and "current_agent_name" in value:  # LlamaIndex's AgentOutput
         return {**_flat(value["response"]), "name": value["current_agent_name"]}
     message, role = dict(value), value.get("role")

@@ -56,16 +56,24 @@ def _messages(item: dict[str, Any]) -> Iterator[Message]:
 def _step(step: dict[str, Any], agent: str | None) -> Iterator[Message]:
     yield Message({"role": "user", "content": step.get("task")})
     yield Message({"role": "assistant", "content": step.get("model_output")}, agent)
-    for call in step["tool_calls"] if isinstance(step.get("tool_calls"), list) else ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict) and function.get("name") == "final_answer":
+    tool_calls = step["tool_calls"] if isinstance(step.get("tool_calls"), list) else ()
+    functions = [call["function"] for call in tool_calls if isinstance(call, dict) and "function" in call]
+    functions = [function for function in functions if isinstance(function, dict)]
+    for function in functions:
+        if function.get("name") == "final_answer":
             arguments = function.get("arguments")
             answer = arguments.get("answer") if isinstance(arguments, dict) else arguments
             yield Message({"role": "assistant", "content": answer}, agent)
     observation = step.get("observations")
-    called = f"{step.get('model_output')} {step.get('tool_calls')}"
     for managed in _MANAGED.finditer(observation) if isinstance(observation, str) else ():
-        if managed[1] not in called:  # a tool may put out these words, too
-            continue
-        yield Message({"role": "assistant", "content": managed[2].strip("\n")}, managed[1])
+        if any(_calls(function, managed[1]) for function in functions):  # any tool may put out these words
+            yield Message({"role": "assistant", "content": managed[2].strip("\n")}, managed[1])
     yield Message({"role": "tool", "content": observation})
+
+
+def _calls(function: dict[str, Any], agent: str) -> bool:
+    """Tell whether a step's call is of an agent, or of code that calls it."""
+    return function.get("name") == agent or (
+        function.get("name") == "python_interpreter"
+        and re.search(rf"\b{re.escape(agent)}\s*\(", str(function.get("arguments"))) is not None
+    )

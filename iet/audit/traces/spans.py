@@ -302,10 +302,9 @@ def _texts(
         role = name.split(".")[1] if name.endswith(".message") else ""
         messages = ({"role": role, **message} for message in messages_in(texts))
         (put_out if _EVENTS[name] else used).extend(messages)
-    text = attributes.get(_RAW)
-    if isinstance(text, str) and text:
-        put_out.append({"role": "assistant", "content": text})
     for holder in holders:
+        if isinstance(holder.get(_RAW), str) and holder[_RAW]:
+            put_out.append({"role": "assistant", "content": holder[_RAW]})
         for name, is_output in _ATTRIBUTES.items():
             (put_out if is_output else used).extend(messages_in(holder.get(name, [])))
     numbered = dict[tuple[bool, int], dict[str, Any]]()

@@ -118,7 +118,10 @@ def pieces(items: list[dict[str, Any]], agents: frozenset[str]) -> list[Piece]:
     for i, item in enumerate(map(_flat, items)):  # a later object of the same call completes the earlier one
         key: Any = i
         if isinstance(identity := item.get("id"), str):
-            key = traces[identity] = (_trace(item) or traces.get(identity, (None, ""))[0], identity)
+            earlier, trace = traces.get(identity, (None, identity)), _trace(item)
+            key = traces[identity] = earlier if trace is None else (trace, identity)
+            if earlier[0] is None and earlier in merged:
+                merged[key] = merged.pop(earlier)
         merged[key] = {
             **merged.get(key, {}),
             **{name: value for name, value in item.items() if value is not None},
