@@ -174,19 +174,29 @@ def test_an_authority_that_cannot_be_reached_or_is_silent_is_reported(authority:
         assert "password@" not in str(refused.value)
 
 
-@pytest.mark.parametrize("answer", [b"password\r\n\r\n", b"HTTP/1.1 password\r\n\r\n"])
-def test_words_of_an_answer_that_is_no_http_are_not_shown(answer: bytes) -> None:
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        (b"password\r\n\r\n", "BadStatusLine"),
+        (b"HTTP/1.1 password\r\n\r\n", "BadStatusLine"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://password..b/\r\n\r\n", "UnicodeError"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://[password/\r\n\r\n", "ValueError"),
+    ],
+)
+def test_words_of_an_invalid_answer_are_not_shown(answer: bytes, named: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def once() -> None:
             connection, _ = listener.accept()
             with connection:
-                connection.recv(1 << 16)
                 connection.sendall(answer)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(1 << 16):  # closed with bytes unread, it would be reset
+                    pass
 
         thread = threading.Thread(target=once)
         thread.start()
-        with pytest.raises(BackendUnavailable, match=r"cannot be reached \(BadStatusLine\)"):
+        with pytest.raises(BackendUnavailable, match=rf"cannot be reached \({named}\)"):
             sign.request_timestamp(f"http://127.0.0.1:{listener.getsockname()[1]}/", DATA)
         thread.join()
 

@@ -60,7 +60,7 @@ def request_timestamp(url: str, data: bytes, *, timeout: float = TIMEOUT) -> byt
             content = answer.read(MAX_ANSWER)
     except urllib.error.HTTPError as error:
         raise BackendUnavailable(f"{name}: HTTP {error.code}, expected a time stamp") from None
-    except http.client.HTTPException as error:  # its words may quote the URL or the answer
+    except (http.client.HTTPException, ValueError) as error:  # its words may quote a URL or the answer
         raise BackendUnavailable(f"{name}: cannot be reached ({type(error).__name__})") from None
     except OSError as error:
         reason = getattr(error, "reason", None) or str(error) or type(error).__name__
