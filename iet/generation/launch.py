@@ -183,7 +183,7 @@ def _drafts(options: Mapping[str, str]) -> dict[str, Any] | None:
             parsed = json.loads(value)
         except ValueError:
             parsed = value
-        fields = parsed if isinstance(parsed, dict) else {name: parsed}
+        fields = parsed if isinstance(parsed, dict) else {name.removeprefix("spec-"): parsed}
         drafts = (drafts or {}) | ({field.replace("-", "_"): parsed} if field else fields)
     return drafts
 

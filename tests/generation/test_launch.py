@@ -117,6 +117,7 @@ def test_drafts_need_the_v2_runner(host: Callable[..., Registry], monkeypatch: p
         assert failures(options={f"{name}.use_heterogeneous_vocab": "true"})["runner"] == vocabulary
         assert failures(options={f"{name}.rejection_sample_method": "synthetic"})["drafts"] == synthetic
         assert failures(options={f"{name}.model": "medusa"}) == {}
+        assert failures(options={"spec-method": "suffix"})["runner"] == suffix
         with monkeypatch.context() as v2:
             v2.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
             assert failures(options={name: '{"method": "suffix"}'})["runner"] == suffix
