@@ -100,8 +100,11 @@ class LogitsProcessor:
         check_number("min_p", min_p, 0, 1, integer=False)
         if self._keys.profile.family.chooses:
             Floor().check(self._scale, top_k, top_p, min_p)
-        else:
-            Floor().check_shifted(self._scale)
+        elif self._scale < Floor.temperature:
+            raise InputError(
+                f"temperature: got {self._scale:g}, expected at least {Floor.temperature:g}, or 1.0 if the"
+                " engine does not divide: below, the shift κ·T is too small to change a token"
+            )
         if not isinstance(free, FreeTokens):
             raise InputError(f"free: got {type(free).__name__}, expected iet.FreeTokens")
         check_seed(seed)

@@ -283,6 +283,12 @@ def test_marks_strided_scores_in_place() -> None:
     [
         ({"temperature": None}, InputError, "temperature: got None"),
         ({"temperature": 0}, InputError, "temperature: got 0"),
+        ({"temperature": 0.09}, InputError, "temperature: got 0.09, expected at least 0.1, or 1.0 if"),
+        (
+            {"registry": team(family="gumbel"), "temperature": 0.09},
+            InputError,
+            "temperature: got 0.09, expec",
+        ),
         ({"model": Stub(4095)}, ShapeError, "vocabulary: got 4095, expected at least 4096"),
         ({"model": "model.gguf"}, InputError, r"model: got str, expected llama_cpp\.Llama"),
         ({"agent": "planer"}, RegistryError, "did you mean 'planner'"),
@@ -311,11 +317,6 @@ def test_rejects_invalid_arguments(options: dict[str, Any], error: type[Exceptio
     }
     with pytest.raises(error, match=named):
         LogitsProcessor(**arguments)
-
-
-def test_warns_of_a_temperature_near_0() -> None:
-    with pytest.warns(UserWarning, match="nothing is marked: temperature is 0.001"):
-        LogitsProcessor(team(), "planner", 0.001, model=Stub())
 
 
 def test_raw_placement_needs_no_temperature() -> None:
