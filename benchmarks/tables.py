@@ -169,7 +169,7 @@ def speed(results: pathlib.Path) -> str:
     device = contents["on_gpu"]["where"]["device"]
     row(
         "on_gpu",
-        f"the same for 256 rows on an {device}: {', '.join(dtypes)}",
+        f"marking 256 such rows on an {device}, over such an add: {', '.join(dtypes)}",
         ", ".join(f"{number(over[f'embed_ {dtype} {batch}'])} x" for dtype in dtypes),
     )
     rate = 1e3 / result("score", "n = 2", "avx512, 2 threads")["value"]["median"]

@@ -21,6 +21,7 @@ from benchmarks.paper.baselines import segmenters
 from benchmarks.paper.baselines.reading import ordered_segments, read_tokens
 from benchmarks.paper.conversations.logs import Log
 from benchmarks.paper.experiments.study import MARKED, Study
+from benchmarks.paper.experiments.table1 import METHODS
 from benchmarks.paper.quoted import SETTINGS
 from benchmarks.paper.reading import printed, scoring
 from benchmarks.paper.reading.alignment import aligned
@@ -45,6 +46,9 @@ SEGMENTERS: dict[str, Callable[[str, int], list[int]]] = {
 
 
 IN_ORDER = ", in order"
+
+MARKS = {method.mark: method.name.partition(",")[0] for method in METHODS if method.decoder}
+"""Mark -> its name in Table 1."""
 
 Figures = dict[str, dict[str, list[dict[str, Any]]]]
 """Method -> setting -> the figures of every text."""
@@ -79,8 +83,8 @@ def _readings(study: Study, log: Log) -> dict[str, NDArray[np.int64]]:
             segments = tokens.labels(cut(log.text, len(turns)))
             readings[name + IN_ORDER] = ordered_segments(segments, tokens.turns, tokens.agents)
     ids, keys = reader.encode(log.text).token_ids, study.keys(log)
-    readings[f"IET {mark}{IN_ORDER}"] = aligned(keys, ids, [log.turns[turn].agent for turn in turns])
-    readings[f"IET {mark}, cusum as printed"] = printed.labels(keys.scores(ids))
+    readings[MARKS[mark] + IN_ORDER] = aligned(keys, ids, [log.turns[turn].agent for turn in turns])
+    readings[f"{MARKS[mark]}, cusum as printed"] = printed.labels(keys.scores(ids))
     return readings
 
 
