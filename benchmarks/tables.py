@@ -240,7 +240,7 @@ def errors(results: pathlib.Path) -> str:
 
 def _of_marked_text(results: pathlib.Path) -> list[list[str]]:
     """Return how often segments are wrong, and how much is named, by family; and what forgeries reach."""
-    regimes, rows, named = _content(results, "promises")["regimes"], list[list[str]](), list[str]()
+    regimes, false, named = _content(results, "promises")["regimes"], list[str](), list[str]()
     families = ("gumbel", "fourier")
     for family in families:
         figures = {name: of[family]["0.01"] for name, of in regimes.items()}
@@ -249,11 +249,13 @@ def _of_marked_text(results: pathlib.Path) -> list[list[str]]:
         share, low, high = figures[worst]["false"]
         without = sum(round(figure["false"][0] * figure["segments"]) for figure in figures.values())
         named.append(f"{figures['turns of 200']['named'][0]:.2f}")
-        caption = f"`{family}`: attributed segments without a token of the named agent"
         most = f"most in {worst!r}: {share:.2g} ({low:.2g} to {high:.2g})"
-        rows.append([caption, f"{without} of {total:,}; {most}"])
+        false.append(f"{without} of {total:,}, {most}")
     of = ", ".join(f"`{family}`" for family in families)
-    rows.append([f"turns of 200 tokens: share of the agents' text that is named, {of}", ", ".join(named)])
+    rows = [
+        [f"attributed segments without a token of the named agent, {of}", "; ".join(false)],
+        [f"turns of 200 tokens: share of the agents' text that is named, {of}", ", ".join(named)],
+    ]
     attacks = [row for row in _content(results, "security")["rows"] if row["seen"] == FORGER_TOKENS]
     tries = sum(row["tries"] for row in attacks)
     forged = [sum(row["successes"][name] for row in attacks) for name in ("without", "with")]
