@@ -185,7 +185,7 @@ def test_the_guide_says_which_requests_are_marked(server: Server) -> None:
     for name, fields in FEATURES.items():
         if server.runner == "V2" and name in NOT_IN_V2:
             continue
-        request = {"temperature": 1.0, "max_tokens": 64 if fields is BEAMS else 240, **fields}
+        request = {"temperature": 1.0, "max_tokens": 16 if fields is BEAMS else 240, **fields}
         # Greedy text goes in circles, depending on the key, so one text may hold little evidence.
         tasks = TASKS if name in GREEDY else TASKS[:1]
         answers = [server.ask(task, **request, **iet.agents.body("planner")) for task in tasks]
