@@ -82,7 +82,11 @@ def paper(results: pathlib.Path) -> str:
         iou, edges = (_mean(_means(first, ours, figure)) for figure in ("IoU", "EdgeSim"))
         others.append(f"{ours} {iou:.2f}, {edges:.2f}")
     more = f"IoU, EdgeSim, {name}: {'; '.join(others)}."
-    return f"{table(heads, rows)}\n\n{more}\n\nTexts, settings × records: {texts}."
+    return f"{table(heads, rows)}\n\n{more}\n\nTexts: {TEXTS}: {texts}."
+
+
+TEXTS = "settings × records, nats a token, tokens a turn, repeated share"
+"""What `_texts` returns."""
 
 
 def _of_method(run: Mapping[str, Any], method: str) -> str:
@@ -100,10 +104,11 @@ def _texts(run: Mapping[str, Any]) -> str:
     shares = [
         _mean([c["repeated"] for c in cells.values()]) for m, cells in by_mark if not others or m in others
     ]
-    repeated = f"{min(shares):.0%} to {max(shares):.0%}" if others else f"{_mean(shares):.0%}"
+    several = len(others) > 1
+    repeated = f"{min(shares):.0%} to {max(shares):.0%}" if several else f"{_mean(shares):.0%}"
     records, settings = run["configuration"]["records"], len(next(iter(run["texts"].values())))
-    label = "other marks: " if others else ""
-    return f"{label}{settings} × {records}, {nats:.1f} nats, turns of {turn:.0f}, {repeated} repeated"
+    label = "other marks: " if several else "".join(f"{mark}: " for mark in others)
+    return f"{label}{settings} × {records}, {nats:.1f}, {turn:.0f}, {repeated}"
 
 
 def _runs(results: pathlib.Path, name: str) -> list[pathlib.Path]:
