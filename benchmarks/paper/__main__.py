@@ -4,7 +4,7 @@
     python -m benchmarks.paper all --quick --data PATH --out DIR
     python -m benchmarks.paper table2 --data PATH --out DIR --judge-url URL --judge-model NAME
 
-On MAMA: table1, told, kappa, window, spurious, power, pii, oracle, transforms, and `all` of these. On
+On MAMA: table1, order, kappa, window, spurious, power, pii, oracle, transforms, and `all` of these. On
 Who&When: restore and table2. On Arithmetic and GSM8K: quality. Generated texts are kept in DIR/logs: a killed
 run continues, and experiments share texts. `--quick` takes few records and short turns, so its intervals are
 wide. Tables are written as Markdown, CSV and JSON with the configuration, plots as SVG.
@@ -27,7 +27,7 @@ from benchmarks.paper.asking import OpenAIEndpoint, Sampling
 from benchmarks.paper.baselines.llm import ENDPOINTS
 from benchmarks.paper.conversations import generate
 from benchmarks.paper.conversations.records import ROWS, read_records
-from benchmarks.paper.experiments import alterations, power, sweeps, table1, told
+from benchmarks.paper.experiments import alterations, order, power, sweeps, table1
 from benchmarks.paper.experiments.study import MARKED, TUNING, Options, Study
 from benchmarks.paper.failure import judging, restore, table2
 from benchmarks.paper.failure.trajectories import SUBSETS
@@ -40,7 +40,7 @@ from iet.errors import InputError
 
 MAMA: Mapping[str, Callable[..., object]] = {
     "table1": table1.run,
-    "told": told.told,
+    "order": order.order,
     "kappa": sweeps.kappa,
     "window": sweeps.window,
     "spurious": sweeps.spurious,
@@ -52,8 +52,8 @@ MAMA: Mapping[str, Callable[..., object]] = {
 """Experiments on MAMA: name -> function (study, **arguments of `ACCEPTS`)."""
 
 ACCEPTS = {
-    "settings": ("table1", "told", "pii", "oracle", "power"),
-    "marks": ("table1", "told", "pii", "oracle", "transforms"),
+    "settings": ("table1", "order", "pii", "oracle", "power"),
+    "marks": ("table1", "order", "pii", "oracle", "transforms"),
 }
 """Option -> the experiments on MAMA that accept it."""
 
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--prompt-tokens", type=int, help="prompts are cut to so many")
     add("--batch", type=int, default=128, help="turns sampled together (default: 128)")
     add("--quick", action="store_true", help="few records, short turns: all in about an hour on two cores")
-    text = "such as chain_4, of table1, told, pii, oracle (default: the paper's nine), power (chain_4)"
+    text = "such as chain_4, of table1, order, pii, oracle (default: the paper's nine), power (chain_4)"
     add("--settings", nargs="+", type=_setting, metavar="TOPOLOGY_AGENTS", help=text)
     text = f"marks of the texts (default: all for table1, else {' '.join(MARKED)})"
     add("--marks", nargs="+", choices=[mark for mark in marks.MARKS if mark != "none"], help=text)

@@ -29,7 +29,7 @@ from benchmarks.paper import quoted  # noqa: E402
 from benchmarks.paper.asking import OpenAIEndpoint, Sampling  # noqa: E402
 from benchmarks.paper.conversations.author import ModelAuthor  # noqa: E402
 from benchmarks.paper.conversations.records import read_records  # noqa: E402
-from benchmarks.paper.experiments import alterations, power, sweeps, table1, told  # noqa: E402
+from benchmarks.paper.experiments import alterations, order, power, sweeps, table1  # noqa: E402
 from benchmarks.paper.experiments.study import MARKED, Options, Study  # noqa: E402
 from benchmarks.paper.marks import Marker, agent_name  # noqa: E402
 from benchmarks.paper.reading import readers, scoring  # noqa: E402
@@ -241,10 +241,10 @@ def test_redaction_and_oracle_compare_the_same_texts(study: Study) -> None:
 
 
 def test_every_method_gets_the_order_of_the_speakers(study: Study) -> None:
-    told.told(study, CHAIN, ["gumbel"])
-    content = result(study, "told")
+    order.order(study, CHAIN, ["gumbel"])
+    content = result(study, "order")
     read = by_cell(content["rows"], "method")
-    segmenters = {f"{name}, in order" for name in told.SEGMENTERS}
+    segmenters = {f"{name}, in order" for name in order.SEGMENTERS}
     readers_of_marks = {f"IET {mark}, {by}" for mark in MARKED for by in ("in order", "cusum as printed")}
     assert {method for (method,) in read} == segmenters | readers_of_marks
     for mark in MARKED:

@@ -54,7 +54,9 @@ Figures = dict[str, dict[str, list[dict[str, Any]]]]
 """Method -> setting -> the figures of every text."""
 
 
-def told(study: Study, settings: Sequence[tuple[str, int]] = SETTINGS, marks: Sequence[str] = MARKED) -> None:
+def order(
+    study: Study, settings: Sequence[tuple[str, int]] = SETTINGS, marks: Sequence[str] = MARKED
+) -> None:
     """Read the texts of Table 1 with the speakers of the turns, in order."""
     figures: Figures = {}
     all_logs: list[Log] = []
@@ -119,7 +121,7 @@ def _write(study: Study, figures: Figures, logs: Sequence[Log]) -> None:
         for text in texts
     )
     study.write(
-        *("told", ["method", "figure", *settings], cells, logs, rows),
+        *("order", ["method", "figure", *settings], cells, logs, rows),
         note="\n\nOurs less theirs, paired by records, over the settings:\n\n"
         + recording.table(versus, compared),
         against=recording.as_dicts(versus, compared),

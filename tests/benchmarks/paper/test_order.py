@@ -68,13 +68,13 @@ def test_without_evidence_turns_are_of_one_length() -> None:
 def test_the_order_helps_with_weak_marks() -> None:
     speakers, lengths = [0, 1, 2, 3] * 3, [90, 200, 60, 120, 150, 80, 180, 70, 100, 160, 110, 130]
     family = FAMILIES["fourier"]
-    told, free = [], []
+    in_order, free = [], []
     for seed in range(4):
         scores, truth = drawn(0.25, speakers, lengths, seed)
         ratios = [s * scores.astype(float) - float(family.log_mgf(s)) for s in alignment.STRENGTHS]
-        told.append(token_accuracy(truth, alignment.align(ratios, speakers)))
+        in_order.append(token_accuracy(truth, alignment.align(ratios, speakers)))
         free.append(token_accuracy(truth, decode(scores, family="fourier").token_agents))
-    assert np.mean(told) > np.mean(free) + 0.05
+    assert np.mean(in_order) > np.mean(free) + 0.05
     scores, truth = drawn(2.0, speakers, lengths, 9)
     ratios = [s * scores.astype(float) - float(family.log_mgf(s)) for s in alignment.STRENGTHS]
     assert token_accuracy(truth, alignment.align(ratios, speakers)) > 0.98
