@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from iet.errors import InputError, SchemeMismatch, ShapeError, missing
 from iet.generation.checks import (
+    MIN_TEMPERATURE,
     MIN_TOP_P,
     Floor,
     before_temperature,
@@ -140,8 +141,8 @@ class WatermarkingConfig(BaseWatermarkingConfig):
     The documented default. With a scheme of family "gumbel" it chooses the token itself
     (docs/internals/gumbel.md): that needs `do_sample=True` and no beams. Under greedy decoding or beam search
     nothing could be marked: `generate` then warns and its logits stay as they are. In every family it does so
-    if it samples with `top_k=1`, a temperature below 0.1, a `top_p` below 0.1 or a `min_p` above 0.9 (other
-    families than "gumbel": 0.01 and 0.99).
+    if it samples with `top_k=1`, a temperature or `top_p` below 0.1 or a `min_p` above 0.9 (0.01 and 0.99
+    for other families than "gumbel").
 
     In family "gumbel" the first tokens of an answer, and a small share of the others, are left to the sampler
     (`FreeTokens`), so that the same prompt gets different answers. Rows differ in their free tokens.
@@ -349,7 +350,7 @@ def _why_unmarked(config: Any, chooses: bool) -> str | None:
     of_beams = (config.num_beams or 1) > 1  # they keep at least two tokens
     if config.top_k == 1 and not of_beams:
         return "top_k is 1, which leaves no choice between tokens: pass a larger one to generate, or 0"
-    floor = Floor(top_p=Floor.top_p if chooses else MIN_TOP_P)
+    floor = Floor() if chooses else Floor(MIN_TEMPERATURE, MIN_TOP_P)
     if config.temperature is not None and config.temperature < floor.temperature:
         return (
             f"temperature is {config.temperature:g}, at which the likeliest token is nearly certain: pass at"

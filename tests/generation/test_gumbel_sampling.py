@@ -196,6 +196,14 @@ def test_does_not_warn_if_sampling_has_a_choice(options: Any) -> None:
     assert not torch.equal(greedy.scores[0], generate(None, do_sample=False).scores[0])
 
 
+@pytest.mark.parametrize("options", [{"temperature": 0.09}, {"top_p": 0.09}, {"min_p": 0.91}])
+def test_gumbel_needs_more_of_a_choice(options: Any) -> None:
+    (name,) = options
+    with pytest.warns(UserWarning, match=f"nothing is marked: {name} is {options[name]:g}, .*pass at"):
+        output = generate(config(team(family="gumbel"), "planner"), **options)
+    assert torch.equal(output.sequences, generate(None, **options).sequences)
+
+
 def test_do_sample_is_read_from_any_generation_config() -> None:
     marking = config(TEAM, "planner")
     settings = {"top_k": 0, "max_new_tokens": 4, "watermarking_config": marking}
