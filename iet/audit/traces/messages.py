@@ -71,7 +71,7 @@ def read(messages: Iterable[Message], agents: frozenset[str]) -> list[Piece]:
 
     A call of a tool, its result and an event may state one hand-over, before the next agent writes. Once a
     result or an event confirms it, messages without a name are the new agent's, until a user writes. After
-    the result of a tool that is not known to hand over, they are nobody's.
+    such a result of a tool that is not known to hand over, they have no writer.
     """
     pieces, targets = list[Piece](), dict[str, str]()
     speaker: str | None = None  # the agent that wrote last or took over
@@ -207,7 +207,7 @@ def transfers_in(value: Any, source: str | None, agents: Collection[str]) -> Ite
 
 
 def _calls_in(message: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """Yield id ("" if there is none), name and fields of each call of a tool in a message."""
+    """Yield id ("" without one), name and fields of each call of a tool in a message."""
     called = [message] if message.get("type") == "function_call" else []
     for field in ("tool_calls", *_CONTENT):
         values = decoded(message.get(field))
