@@ -115,7 +115,7 @@ def test_forward_splits_follow_the_printed_equations() -> None:
     assert found.tolist() == expected
     assert len(expected) > 0
     assert (np.diff(found) >= 10).all()
-    # What the recursion of `cusum` finds to the left of a split, the forward search leaves.
+    # The forward search does not look for splits before the last one, as `cusum` does.
     assert len(found) < len(cusum(z, 3.0, 10))
 
 
