@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from benchmarks.paper.baselines import segmenters
 from benchmarks.paper.baselines.reading import ordered_segments, read_tokens
 from benchmarks.paper.conversations.logs import Log
 from benchmarks.paper.experiments.study import MARKED, Study
-from benchmarks.paper.experiments.table1 import METHODS
+from benchmarks.paper.experiments.table1 import METHODS, Cells, rows_of
 from benchmarks.paper.quoted import SETTINGS
 from benchmarks.paper.reading import printed, scoring
 from benchmarks.paper.reading.alignment import aligned
@@ -50,27 +49,24 @@ IN_ORDER = ", in order"
 MARKS = {method.mark: method.name.partition(",")[0] for method in METHODS if method.decoder}
 """Mark -> its name in Table 1."""
 
-Figures = dict[str, dict[str, list[dict[str, Any]]]]
-"""Method -> setting -> the figures of every text."""
-
 
 def order(
     study: Study, settings: Sequence[tuple[str, int]] = SETTINGS, marks: Sequence[str] = MARKED
 ) -> None:
     """Read the texts of Table 1 with the speakers of the turns, in order."""
-    figures: Figures = {}
+    texts: Cells = {}
     all_logs: list[Log] = []
     for topology, agents in results.with_progress(settings):
+        cell = texts.setdefault(f"{topology} {agents}", {})
         for mark in dict.fromkeys(["fourier", *marks]):
             logs = study.logs(study.setting(topology, agents, mark))
             all_logs += logs
             for log in logs:
+                truth = scoring.truth_of(log, study.loaded.reader)
                 for method, labels in _readings(study, log).items():
-                    truth = scoring.truth_of(log, study.loaded.reader)
-                    score = scoring.score(truth, labels, agents=agents, edges=log.edges)
-                    by_setting = figures.setdefault(method, {})
-                    by_setting.setdefault(f"{topology} {agents}", []).append({"record": log.record, **score})
-    _write(study, figures, all_logs)
+                    figures = scoring.score(truth, labels, agents=agents, edges=log.edges)
+                    cell.setdefault(method, []).append({"record": log.record, **figures})
+    _write(study, texts, all_logs)
 
 
 def _readings(study: Study, log: Log) -> dict[str, NDArray[np.int64]]:
@@ -90,12 +86,14 @@ def _readings(study: Study, log: Log) -> dict[str, NDArray[np.int64]]:
     return readings
 
 
-def _write(study: Study, figures: Figures, logs: Sequence[Log]) -> None:
-    seed, settings = study.options.seed, list(next(iter(figures.values())))
-    methods = sorted(figures, key=lambda name: (not name.endswith(IN_ORDER), name.startswith("IET")))
+def _write(study: Study, texts: Cells, logs: Sequence[Log]) -> None:
+    seed, settings = study.options.seed, list(texts)
+    methods = sorted(
+        texts[settings[0]], key=lambda name: (not name.endswith(IN_ORDER), name.startswith("IET"))
+    )
 
     def values(method: str, setting: str, name: str = "token_accuracy") -> NDArray[np.float64]:
-        return np.array([text[name] for text in figures[method][setting]], np.float64)
+        return np.array([text[name] for text in texts[setting][method]], np.float64)
 
     cells: list[list[recording.Cell]] = [
         [
@@ -114,14 +112,8 @@ def _write(study: Study, figures: Figures, logs: Sequence[Log]) -> None:
             # A record has the same task in every setting, so records are drawn whole.
             less = np.mean([values(ours, s) - values(theirs, s) for s in settings], axis=0)
             compared.append([ours, theirs, statistics.interval(less.tolist(), seed)])
-    rows = (
-        {"setting": setting, "method": method, **text}
-        for method, by_setting in figures.items()
-        for setting, texts in by_setting.items()
-        for text in texts
-    )
     study.write(
-        *("order", ["method", "figure", *settings], cells, logs, rows),
+        *("order", ["method", "figure", *settings], cells, logs, rows_of(texts)),
         note="\n\nOurs less theirs, paired by records, over the settings:\n\n"
         + recording.table(versus, compared),
         against=recording.as_dicts(versus, compared),

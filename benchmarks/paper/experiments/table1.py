@@ -254,19 +254,20 @@ def _write(
         f"If text may stay unattributed, level {readers.LEVEL:g}:\n\n{recording.table(narrow, free)}",
         "Ours less theirs, paired by records, over the settings:\n\n" + recording.table(versus, compared),
     ]
-    rows = (
-        {"setting": setting, "method": method, **text}
-        for setting, by_method in texts.items()
-        for method, figures_of_texts in by_method.items()
-        for text in figures_of_texts
-    )
     study.write(
-        *("table1", header, cells, logs, rows),
+        *("table1", header, cells, logs, rows_of(texts)),
         note="\n\n".join(parts),
         against=_nested(versus, compared),
         free=recording.as_dicts(narrow, free),
         **extra,
     )
+
+
+def rows_of(texts: Cells) -> Iterator[dict[str, Any]]:
+    """Yield the figures of every text with its setting and method."""
+    for setting, by_method in texts.items():
+        for method, figures_of_texts in by_method.items():
+            yield from ({"setting": setting, "method": method, **text} for text in figures_of_texts)
 
 
 def _note(
